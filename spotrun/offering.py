@@ -39,7 +39,7 @@ class CapacityType(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """The name in messages and in jobs, with a hyphen."""
+        """The capacity type as messages and jobs spell it, with a hyphen."""
         return self.replace("_", "-")
 
 

@@ -1,5 +1,5 @@
 """
-The cost of traffic between regions, computed from the ledger. Pure.
+The cost of traffic between regions, computed from the ledger alone.
 
 Instances read checkpoints, setup caches and data from the store, and write checkpoints, setup caches and the script's
 files to it. Both directions are counted. One transfer is not counted, because no entry of the ledger shows it: the

@@ -1,5 +1,5 @@
 """
-Computes the current state of a run in one word, its completed epochs, and whether its attempts were interrupted.
+Computes a run's current state as one word, its completed epochs, and whether its attempts were interrupted.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ STATES = (
 
 def status_word(state: RunState) -> str:
     """
-    Return the run's current state in one word. Before its end:
+    Return the run's current state as one word. Before the run's end:
 
     - `created`
     - `waiting`: the run waits for capacity, or for a runner that requests a machine
     - `starting`: a machine has been requested, or will soon train from scratch
-    - `restoring`
+    - `restoring`: the attempt is loading a checkpoint
     - `training`
     - `leaving`: the attempt has a notice or a drain request
     - `stopping`: the user requested a stop
 
-    After its end: `completed`, `stopped` or `failed`.
+    After the run's end: `completed`, `stopped` or `failed`.
     """
     if state.terminal is not None:
         return state.terminal.outcome
@@ -75,8 +75,8 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    Return the completed epochs (counted from 0), each with the end of its account. Costs up to this time belong to the
-    epoch, later costs to the next epoch. Epochs and times are in ascending order.
+    Return the completed epochs (counted from 0), each with the time at which its account ends. Costs up to this time
+    belong to the epoch, later costs to the next epoch. Epochs and times are in ascending order.
 
     An epoch counts as completed if the run is completed, or if a commit at the epoch's last step or later exists and
     training has not resumed from an earlier commit since. Its account ends when the training reaches the end of the

@@ -1,9 +1,9 @@
 """
 The prices of object stores: dated list prices of the standard storage class in each provider's cheapest large region.
 
-spotrun.account.gcs_prices computes Google's prices; all amounts are in storage_prices.json. The true prices may differ:
-storage in other regions costs up to 50 % more, and a store on your own server costs nothing. So the report names the
-price list that it used.
+spotrun.account.gcs_prices computes Google's prices; all amounts are in storage_prices.json. The actual prices may
+differ: storage in other regions costs up to 50 % more, and a store on your own server costs nothing. So the report
+names the price list that it used.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def storage_prices(place: BucketAddress | str, region: str = "", *, home: bool =
     compared.
 
     `region` is the bucket's region, "" if unknown. `home` is True if the job allows training on the user's own machine
-    too. Then the prices include traffic to that machine: every GB at the price of the first GBs to the internet,
-    without the provider's monthly free allowance and its discounts for larger amounts.
+    too. Then the prices include traffic from the bucket to that machine, at the provider's price for traffic to the
+    internet, without its monthly free allowance and its volume discounts.
     """
     if isinstance(place, str):
         return replace(s3_standard(), source=f"{s3_standard().source}, as if the folder were a bucket; simulated")

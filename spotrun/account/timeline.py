@@ -205,7 +205,10 @@ def _draw_attempt(
 
 
 def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
-    """Return the end of the attempt: the end of its machine or, if earlier, the time of the ledger's entry about it."""
+    """
+    Return the time at which the attempt ended: when its machine ended, or when the ledger recorded the attempt's end,
+    whichever was earlier.
+    """
     if attempt.end is None:
         return end
     return min(attempt.end.known_at, state.still_from(attempt) or attempt.end.known_at)
@@ -285,8 +288,8 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
 def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
     """
-    Return True if the newest trainer has ended without completing the run. Then its uncommitted steps are lost, because
-    the next trainer has to resume from a commit.
+    Return True if the newest trainer has ended without completing the run. In this case, its uncommitted steps are
+    lost, because the next trainer has to resume from a commit.
     """
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     return not completed and (attempt.end is not None or trainer.exited is not None)

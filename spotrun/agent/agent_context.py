@@ -1,4 +1,4 @@
-"""The context of an agent: its place in the run, and the objects that all parts of the agent use."""
+"""The context of an agent: the run and the launch for which it works, and the objects that all its parts use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from spotrun.store.port import Store
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
     """
-    An agent's place in its run. It is read from environment variables that the instance's user-data sets.
+    The run and the launch for which an agent works. They are read from environment variables that the instance's
+    user-data sets.
 
     `member` is the index of this instance among the instances of its launch, and `address` is the address at which the
     other instances reach it. `member` is None if the launch has only one instance.

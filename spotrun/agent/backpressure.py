@@ -1,4 +1,4 @@
-"""Pauses training while the store refuses writes, because none of the training's progress could be saved."""
+"""Pauses training while the store refuses writes, because no progress can be saved then."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Backpressure:
     @property
     def is_in_ledger(self) -> bool:
         """
-        True if the refusal is recorded in the ledger. The ledger is in the same store. So the store still accepts small
-        objects, and the agent can also write the entry about the attempt's end.
+        True if the refusal is recorded in the ledger. The ledger is in the same store. So the store evidently still
+        accepts small objects, and the agent will be able to record the end of the attempt too.
         """
         return self._entry is not None and self._entry.done()
 

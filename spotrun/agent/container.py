@@ -5,7 +5,7 @@ pull by digest, unless the image is on this machine -> start, with the instance'
 
 The agent itself runs outside the container. The processes that it starts in the container are its own children,
 although they see the container's files instead of the machine's (spotrun/container/engine.py). So the agent can watch
-and end these processes as it does without a container. If the agent restarts, it makes a new container.
+and end these processes just as without a container. If the agent restarts, it makes a new container.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _early_trainer(context: AgentContext) -> TrainerProcess | None:
     training until the takeover.
 
     The trainer is started only if an earlier commit proves that the script uses spotrun's callback. A script without
-    the callback would not wait for the takeover, but begin to train at once.
+    the callback would begin to train immediately instead of waiting for the takeover.
     """
     if not context.recorder.state.has_trained or os.environ.get(EARLY_VARIABLE) == "0":
         return None

@@ -59,8 +59,8 @@ class NotInstalled(SpotrunError):
 def prepare(context: AgentContext) -> SetUp:
     """
     Unpack the work folder, fetch the run's start file, and run the job's `setup` or unpack its cached result. If that
-    was already done on this instance, return the earlier result. If `setup` has changed files of the container, it is
-    done again in each new container.
+    was already done on this instance, return the earlier result. If `setup` has changed files of the container, it
+    runs again in each new container.
 
     Raises:
         SetupFailed: the command ended with an error, or did not end within an hour.
@@ -154,7 +154,7 @@ def _unpacked(context: AgentContext, key: str) -> int | None:
     else:
         seconds = time.monotonic() - began_s
         context.note(
-            f"setup: {_megabytes(packed.size_bytes)}, made by launch {packed.launch}, unpacked in {seconds:.1f} s"
+            f"setup: cache of launch {packed.launch} unpacked in {seconds:.1f} s ({_megabytes(packed.size_bytes)})"
         )
         return packed.size_bytes
     through_faults(FETCH_WITHIN_S)(_fetch, context)
@@ -192,7 +192,7 @@ def _run_and_pack(context: AgentContext, key: str, *, watched: bool) -> int:
     )
     why_not = _why_not_packed(context, changed, side_effects)
     if why_not:
-        context.note(f"setup took {took_s:.1f} s, and will run on each instance again: {why_not}")
+        context.note(f"setup took {took_s:.1f} s; it will run again on each instance: {why_not}")
         return 0
     archive = context.assignment.folder / "setup.tar"
     diff_archive.pack(changed, archive)

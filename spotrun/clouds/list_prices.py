@@ -23,8 +23,8 @@ def shipped_tables(package: str) -> tuple[PriceTable, ...]:
 
 def shipped_prices(package: str, region: str, market: CapacityType = CapacityType.ON_DEMAND) -> dict[str, ListPrice]:
     """
-    Return the price of each type in a region from the table in spotrun. Spot prices may change daily, so those in the
-    table are only a rough guide.
+    Return the price of each type in a region from the table that is part of spotrun. Spot prices may change daily, so
+    those in the table are only a rough guide.
     """
     return {
         kind: ListPrice(price, f"table shipped with spotrun, {table.as_of}")

@@ -19,7 +19,7 @@ ANEW = "`spotrun night install` makes it again, or `spotrun night rm` removes th
 
 
 class ScheduleTimes(NamedTuple):
-    """The times at which a schedule calls: at these minutes of an hour, on these days, in the night's time zone."""
+    """The times at which a schedule calls the runner: minutes of an hour and days, in the night's time zone."""
 
     minutes: tuple[int, ...]
     hour: int
@@ -57,13 +57,13 @@ class Alarm(Protocol):
     """
 
     def on(self, *, again: bool = False) -> None:
-        """Call the runner once a minute from now on."""
+        """Begin to call the runner once a minute."""
 
     def off(self) -> None:
         """Stop calling the runner until the next night is due."""
 
     def hear(self, instance_ids: Collection[str]) -> None:
-        """Call the runner at once when the cloud reports an event of one of these instances."""
+        """Have the cloud call the runner immediately when an event of one of these instances occurs."""
 
 
 class Function(NamedTuple):
@@ -121,7 +121,7 @@ class Nights(Protocol):
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         """
         Create or update the night's runner and everything that calls it, and put the pin into the runner's environment.
-        If another installation is under way, wait for it to end. First remove the remains of incomplete installations.
+        Before that, wait until no other installation is under way, and remove the remains of incomplete installations.
 
         Compare the digest of the installed code with `function`'s digest, because another process may have replaced the
         archive in the store.

@@ -132,8 +132,8 @@ class OwnedMachineCloud(Cloud):
 
     def billing(self, spec: RunSpec) -> BillingRule:
         """
-        Return the billing rule of the rented cloud, with the price of the user's machine added to the text `source`,
-        which says where the prices come from. Instances on the user's machine are billed by the second, without a
+        Return the billing rule of the rented cloud. Its text `source`, which says where the prices come from, also
+        mentions the price of the user's machine. Instances on the user's machine are billed by the second, without a
         charge for their disk and address (see `attached_to`).
         """
         rule, home = self._rented.billing(spec), spec.home
@@ -202,7 +202,7 @@ class OwnedMachineCloud(Cloud):
 
 
 def _at_home(environment: Mapping[str, str]) -> bool:
-    """Return whether `environment` belongs to an instance at home."""
+    """Return True if `environment` belongs to an instance at home."""
     from spotrun.clouds.local.records import RECORD_VARIABLE, RecordFolder
 
     path = environment.get(RECORD_VARIABLE)

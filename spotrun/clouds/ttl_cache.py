@@ -18,7 +18,7 @@ ASKED_AGAIN_S = 30.0
 class TtlCache(Generic[T]):
     """
     A cached value that is read again when it is too old. `for_s` is the maximum age in seconds, or a function that
-    computes this age from the value. `trouble` is the reason why the last reading failed; "" if it succeeded.
+    computes this age from the value. `trouble` is the reason why the last read failed; "" if it succeeded.
     """
 
     def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:
@@ -31,8 +31,10 @@ class TtlCache(Generic[T]):
 
     def get(self) -> T:
         """
-        Return the value; read it again if it is too old. Raise CloudError if it cannot be read now and was never read
-        before.
+        Return the value; read it again if it is too old.
+
+        Raises:
+            CloudError: the value cannot be read now, and was never read before.
         """
         if self._known is None or self._due(self._known):
             self._known = self._read_or(self._known)

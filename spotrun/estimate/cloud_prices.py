@@ -1,4 +1,4 @@
-"""Fills in a cost study's prices from the clouds' current and recent prices."""
+"""Looks up the clouds' current and recent prices, and enters them in a cost study."""
 
 from __future__ import annotations
 

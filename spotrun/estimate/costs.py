@@ -1,6 +1,6 @@
 """
-Computes the time and cost of each training at each place, and how much the user's own machine must be used to be
-cheaper.
+Computes the time and cost of each training in each place of a cost study. Also computes how much the user's own machine
+must be used to be cheaper than a rented one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPOT = "spot"
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The cost of one whole training at one place.
+    The cost of one complete training in one place of the study.
 
     `capacity` is `on-demand`, `spot`, `own` or `subscription`; `months` are the paid months of a subscription. `hours`
     are hours of training. `usd_low` and `usd_high` are the costs at the lowest and the highest spot price; None if
@@ -47,10 +47,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The break-even between the user's machine `own` and `rival`, a place to rent. If `own` is used on `days_per_month`
+    The break-even between the user's machine `own` and the rented place `rival`. If `own` is used on `days_per_month`
     days a month, a sample costs the same on `own` as at `rival`; if `own` is used on more days, a sample costs less on
-    `own`. `days_per_month` is None if `own` can never be cheaper, because its power alone costs at least as much as
-    `rival`.
+    `own`. `days_per_month` is None if `own` can never be cheaper, because its electricity alone costs at least as much
+    as `rival`.
     """
 
     own: str
@@ -150,7 +150,7 @@ def drag(spot: Spot) -> Decimal:
 
 def break_evens(study: CostStudy) -> Iterator[BreakEven]:
     """
-    Yield the break-even between each machine of the user and each place to rent, for each training whose speed is known
+    Yield the break-even between each machine of the user and each rented place, for each training whose speed is known
     at both.
     """
     for own, machine in study.places.items():
@@ -170,10 +170,10 @@ def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[
 def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     """
     Return on how many days a month `own` must be used to cost exactly as much as `rival` (see `BreakEven`). Return None
-    if `own` is never cheaper, because its power alone costs at least as much as `rival`.
+    if `own` is never cheaper, because its electricity alone costs at least as much as `rival`.
 
         fixed dollars a month / (hours a day * gain)
-        gain = what the rival costs for the samples of one hour on `own` - dollars of power an hour
+        gain = what the rival costs for the samples of one hour on `own` - dollars of electricity an hour
     """
     machine, speed = study.places[own].own, samples_per_second(study, own, rival.training)
     assert machine is not None

@@ -1,4 +1,4 @@
-"""Computes what a place costs per hour and per month."""
+"""Computes the cost of a cost study's place per hour and per month."""
 
 from __future__ import annotations
 

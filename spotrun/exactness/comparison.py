@@ -41,7 +41,7 @@ def differences(
 ) -> Iterator[Difference]:
     """
     Yield all differences, the earliest first. Yield nothing if the trainings are the same bit for bit. Each argument
-    has one trace for each rank. `straight` and `again` are two uninterrupted trainings.
+    contains one trace for each rank. `straight` and `again` are two uninterrupted trainings.
 
     Every batch of `straight` must also be in `interrupted`. A batch may be in `interrupted` several times, because each
     resume repeats some batches. Each repetition is compared with `straight`, and the first repetition that differs is
@@ -209,8 +209,8 @@ def _steady(
     wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return, for each of the two trainings, the places that can be compared with their contents. Places that vary even
-    without an interruption are left out. So are places that could be inspected in only one of the trainings; the report
+    Return, for each of the two trainings, the content of each place that can be compared. Places that vary even without
+    an interruption are left out. So are places that could be inspected in only one of the trainings; the report
     lists these as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
@@ -225,8 +225,8 @@ def _steady(
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
     """
-    Return whether the comparison leaves out a place. It does so if the place varies. It also does so for the size of a
-    set if the set's members vary.
+    Return True if the comparison leaves out a place, because the place varies, or because it is the size of a set whose
+    members vary.
     """
     return place in varying or f"{place}{MEMBERS}" in varying
 
@@ -250,10 +250,11 @@ def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
 
 def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
-    Yield the differences in the results of `test`, `validate` and `predict`. The last process of the interrupted
-    training must have produced the same results as the uninterrupted training, in the same order. An earlier process
-    may have been interrupted before it produced all results. The results that it produced must be the same as the first
-    results of the uninterrupted training.
+    Yield the differences in the results of `test`, `validate` and `predict`.
+
+    The last process of the interrupted training must have produced the same results as the uninterrupted training, in
+    the same order. An earlier process may have been interrupted before it produced all of them, so it needs to have
+    produced only the first of these results.
 
     The variables of the script are compared only at the end of the last process, because the earlier processes did not
     reach the end of the script.

@@ -41,10 +41,10 @@ class Begun:
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """
-    One batch has been trained.
+    The training step of one batch.
 
     `samples` are the indices from the sampler; None if the loader does not use spotrun's sampler. `data` is the digest
-    of the batch. `lr` has the learning rates, per optimizer and parameter group. `loss` is None if `training_step`
+    of the batch. `lr` contains the learning rates, by optimizer and parameter group. `loss` is None if `training_step`
     returned no loss. `rng` is the digest of the random number generators after the batch. `step` is the number of
     optimizer steps so far, including this batch.
     """
@@ -219,7 +219,7 @@ class Trace:
         return ((number, record) for number, record in self.passes() if isinstance(record, Trained))
 
     def noted(self) -> dict[str, ObjectsRecorded]:
-        """Return the first pass's `ObjectsRecorded` records, keyed by `moment`."""
+        """Return the first pass's `ObjectsRecorded` records by their `moment`."""
         first = (record for number, record in takewhile(lambda item: item[0] == 0, self.passes()))
         return {record.moment: record for record in first if isinstance(record, ObjectsRecorded)}
 

@@ -1,6 +1,7 @@
 """
-Determines which runner takes care of a run. That runner regularly writes the run's runner status object as its
-heartbeat. While it is alive, no other runner writes the object. After it has died, another runner may take its place.
+Determines which runner takes care of a run. As its heartbeat, that runner regularly overwrites a status object
+in the run's folder. While the runner is alive, no other runner writes this object. After it has died, another runner
+may take its place.
 """
 
 from __future__ import annotations

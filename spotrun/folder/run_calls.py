@@ -64,7 +64,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunnerCalls(NamedTuple):
-    """The calls of a night's function, and their cost `usd` at the prices of the day `prices_read`."""
+    """The calls of a night's function, and their cost `usd` at the prices that were read on the day `prices_read`."""
 
     calls: Calls
     usd: Decimal

@@ -35,9 +35,9 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The question of a gang's lead whether the other members have the same state files. The lead is about to store its
-    state files, which are listed in the object at `key`. Each member answers whether its own state files differ from
-    this list. The question is about the state of one `incarnation` of the trainers. `word` identifies the question.
+    A question of a gang's lead to the other members, before the lead stores its state files: do your state files differ
+    from mine? The object at `key` lists the lead's files. The question is about the state of one `incarnation` of the
+    trainers. `word` identifies the question.
     """
 
     attempt: Count
@@ -50,8 +50,8 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
     A member's answer to the question with the same `word`. `count` is the number of the member's state files that
-    differ from the lead's list, and `unlike` has the paths of the first few of them. `rests` is True if no process is
-    writing to the member's state files at this moment.
+    differ from the lead's list, and `unlike` contains the paths of the first few of them. `rests` is True if no process
+    is writing to the member's state files at this moment.
     """
 
     word: str
@@ -63,8 +63,8 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
     The utilization of a GPU. `share` is the share of time in which at least one of its units was computing; None if the
-    driver does not report this, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU has no
-    memory of its own.
+    driver does not report this, for example for a part of a GPU (MIG). Both numbers of bytes are 0 if the GPU has
+    no memory of its own.
     """
 
     share: Share | None = None
@@ -87,14 +87,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpu_share(self) -> float | None:
         """
-        The mean of the GPUs' `share`, without those for which it is unknown; None if it is unknown for all.
+        The mean `share` of the GPUs for which it is known; None if it is known for none.
         """
         told = [gpu.share for gpu in self.gpus if gpu.share is not None]
         return sum(told) / len(told) if told else None
 
     @property
     def gpu_memory(self) -> tuple[int, int]:
-        """The used bytes and the total bytes of all GPUs together."""
+        """The used and the total memory of all GPUs together, in bytes."""
         return sum(gpu.memory_used_bytes for gpu in self.gpus), sum(gpu.memory_bytes for gpu in self.gpus)
 
 
@@ -140,7 +140,7 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The training that an agent has done: `steps` steps in `seconds` seconds, with `samples` samples (0 if unknown).
+    The training done under an agent: `steps` steps on `samples` samples (0 if unknown) in `seconds` seconds.
     `waited_s` is the part of `seconds` in which the training waited for data. Validations do not count.
     """
 

@@ -83,7 +83,7 @@ def require_script(found: UploadSelection, script: str) -> None:
         if any(script == name or (name.endswith("/") and script.startswith(name)) for name in names):
             raise SpecInvalid(
                 f"the script {script} would not be uploaded: {why}",
-                hint=f"write !/{script} into {OWN_RULES}, at the top of the work folder",
+                hint=f"add the line !/{script} to {OWN_RULES} in the work folder",
                 key=("train", "script"),
             )
 
@@ -113,7 +113,7 @@ def _few(names: Sequence[str], named: int) -> str:
 
 def _up_to_repository(folder: Path) -> list[Path]:
     """
-    Return the folders above a work folder whose `.gitignore` files git applies to it: those up to the top of its
+    Return the parent folders whose `.gitignore` files also apply to a work folder: those up to the top of its Git
     repository, topmost first.
     """
     if (folder / ".git").exists():
@@ -173,7 +173,7 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
 def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> bool:
     """
     Return True if any rule begins with `!`. If so, folders that other rules leave out have to be searched too, because
-    such a rule may include a file in them.
+    a rule with `!` may include a file in them.
     """
     return any(
         pattern.include is False for rules in (own, *(each for _, each in git)) if rules for pattern in rules.patterns

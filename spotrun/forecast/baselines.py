@@ -16,7 +16,7 @@ from spotrun.strategies.safety_net import ROUNDING_S, SafetyNet
 
 
 class StickyFallback(msgspec.Struct, frozen=True):
-    """Use spot as long as it is available. Once it is not, use on-demand to the end."""
+    """Use spot until it becomes unavailable, then use on-demand to the end."""
 
     def choose(self, situation: Situation) -> Choice:
         return ON_DEMAND if situation.running == ON_DEMAND else listed_first(situation) or ON_DEMAND

@@ -57,10 +57,10 @@ ROUNDING_S = 1e-6
 
 class Truth(msgspec.Struct, frozen=True):
     """
-    The true figures of a lifetime, which the policy does not see. `work_s` has the seconds that the whole work takes on
-    each instance type. `changeover_s` is the duration of a changeover, and `interval_s` the time between two
-    checkpoints. `standby` says which losses have a notice. The simulation is given up if the run has not ended at
-    `given_up_s`.
+    The true figures of a lifetime, which the policy does not see. `work_s` contains the seconds that the whole work
+    takes on each instance type. `changeover_s` is the duration of a changeover, and `interval_s` the time between two
+    checkpoints. `standby` says which losses have a notice. The simulation is abandoned if the run has not ended
+    at `given_up_s`.
     """
 
     work_s: Mapping[str, float]
@@ -112,7 +112,7 @@ class _Trainer(msgspec.Struct):
 
 class SimulatedRun:
     """
-    A simulated run of `spec` on these offerings. The market `drawn` has one column for each spot pool in `pools`. If
+    A simulated run of `spec` on `offerings`. The market `drawn` has one column for each spot pool in `pools`. If
     the run lasts longer than the market, the market repeats from its beginning. The policy decides at least every
     `look_s` seconds, and after each event that requires a decision.
     """
@@ -236,8 +236,8 @@ class SimulatedRun:
 
     def _losses_by(self, at_s: float) -> int:
         """
-        Return the index with which to look up whether a loss at `at_s` has a notice. It depends only on the time, so
-        all simulated runs of a lifetime have notices for the same losses.
+        Return the index that decides, in the cyclic list `warned`, whether a loss at `at_s` has a notice. It depends
+        only on the time, so all simulated runs of a lifetime have notices for the same losses.
         """
         return round(at_s / self._tick_s)
 
@@ -295,7 +295,7 @@ class SimulatedRun:
             self._trainer = None
 
     def _train(self) -> bool:
-        """Advance the training to the present time. Return True if the training has just begun or ended."""
+        """Advance the training to the current simulated time. Return True if the training has just begun or ended."""
         trainer, now_s = self._trainer, self._now_s
         if trainer is None:
             return False
@@ -373,7 +373,7 @@ class SimulatedRun:
         return number
 
     def _hand_over(self) -> bool:
-        """If no attempt trains and a machine is ready, start an attempt on that machine."""
+        """Start an attempt on a machine that is ready, if there is one and no attempt trains."""
         state, launch = self._state, self._state.pending_launch
         if state.terminal is not None or state.current is not None or launch is None:
             return False

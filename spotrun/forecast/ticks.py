@@ -89,9 +89,9 @@ def simulate(
     none.
 
     After a loss without notice, the job has to repeat the work that it did since its start at that place, but at most
-    `rework_s` seconds of work. Without `standby`, every start takes a full changeover, all of which is billed. `job`
-    has the true figures; `believed`, if not None, is the job with more cautious figures, on which the strategy bases
-    its decisions. `tolls` is the extra cost, in USD, of each start at a place.
+    `rework_s` seconds of work. Without `standby`, every start takes a full changeover, all of which is billed. The
+    simulation uses the figures of `job`. The strategy bases its decisions on the more cautious figures of `believed`,
+    if given. `tolls` is the extra cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -157,7 +157,7 @@ class _Life:
         self.progress = {True: 0.0, False: 0.0}
 
     def see(self, spot: Mapping[str, float]) -> None:
-        """Apply the losses since the last tick. If a replacement has become ready, the job continues there."""
+        """Apply the losses since the last tick. If a replacement has become ready, move the job to it."""
         self.ahead_s = 0.0
         if self.coming is not None and self.coming != ON_DEMAND and self.coming not in spot:
             self.coming = None
@@ -180,12 +180,12 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that the strategy sees, and the seconds since the job arrived at its place or, if that is
-        later, since the strategy last requested spot.
+        Return the spot offers that the strategy sees, and the situation's `since_s`.
 
-        With `standby`, a strategy requests spot only at intervals while the job runs, and sees offers of other zones
-        only when it does. Without `standby`, it sees all offers at each tick, and the seconds are always counted from
-        the job's arrival.
+        Without `standby`, the strategy sees all offers at each tick. `since_s` counts from the job's last move.
+
+        With `standby`, a strategy requests spot only at intervals while the job runs, and sees the offers of other
+        zones only when it does so. `since_s` counts from its last request or the job's last move, whichever is later.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:
@@ -202,8 +202,8 @@ class _Life:
 
     def go(self, place: str | None, spot: Mapping[str, float]) -> None:
         """
-        Start at `place`; stop if `place` is None. With `standby`, the job runs at its old place until the new one is
-        ready.
+        Move the job to `place`; stop it if `place` is None. With `standby`, the job runs at its old place until the new
+        one is ready.
         """
         self.starts += place is not None
         self.usd += 0.0 if place is None else self.tolls.get(place, 0.0)
@@ -259,8 +259,8 @@ class _Life:
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
         """
-        Bill a tick in which the job only trains, and add its progress. The result is that of `pass_tick`, but computed
-        faster, which pays because most ticks are like this.
+        Bill a tick in which the job only trains, and add its progress. The result is that of `pass_tick`, but it is
+        computed faster. This is worthwhile because most ticks are like this.
         """
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR

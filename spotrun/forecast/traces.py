@@ -1,5 +1,5 @@
 """
-Reads recorded spot markets. Publishers encode "available" differently, so there are these formats:
+Reads recorded spot markets. Publishers encode "available" differently. These formats are supported:
 
     skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: either 1 = available, or
                the number of running instances; then spot is available while at least `nodes` instances run
@@ -77,7 +77,7 @@ def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: flo
     means "available".
 
     Raises:
-        ValueError: the data are not numbers of instances, or are larger than 1 in a format that has only 0 and 1.
+        ValueError: a value is not a number of instances, or is above 1 in a format that has only 0 and 1.
     """
     held = json.loads(path.read_text())
     seen, gap_s = np.asarray(held["data"]), float(held["metadata"]["gap_seconds"])
@@ -165,7 +165,7 @@ def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_pe
 
 def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read a record in any of the formats above, chosen by the ending of the file's name.
+    Read a record in any of the formats that the module's docstring lists. The file's suffix decides which it is.
 
     Raises:
         SpotrunError: the file cannot be read, or is not such a record.

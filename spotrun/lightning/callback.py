@@ -1,4 +1,4 @@
-"""Passes Lightning's hooks on to a `Fit`, which makes and restores the snapshots."""
+"""Forwards the calls of Lightning's hooks to a `Fit`, which makes and restores the snapshots."""
 
 from __future__ import annotations
 

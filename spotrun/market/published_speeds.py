@@ -2,7 +2,7 @@
 Estimates the training speed of instances from published figures, until a run has measured it.
 
 Training speed is limited either by arithmetic (TFLOPS) or by memory bandwidth (GB/s), and spotrun cannot know
-beforehand by which of the two. So the estimate is the geometric mean of both figures, relative to a V100:
+beforehand which of the two it will be. So the estimate is the geometric mean of both figures, relative to a V100:
 
     speed = sqrt(TFLOPS * GB/s)                      in general
     speed = published samples/s of a training        for an accelerator with such a figure

@@ -72,7 +72,7 @@ def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> Non
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace the file atomically, because node_exporter reads each *.prom in the folder (usually as another user)."""
+    """Replace the file atomically, because node_exporter may read it at any time (usually as a different user)."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -143,7 +143,7 @@ class ScrapeCollector(Collector):
 
 
 class _Log:
-    """Prints the reason why a run cannot be read. The same reason is printed only once, until it changes."""
+    """Prints the reason why a run cannot be read, and prints it again only after it has changed."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}

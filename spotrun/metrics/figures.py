@@ -77,9 +77,8 @@ class Reading(NamedTuple):
     One reading of a store at the time `at`. It took `took_s` of system time.
 
     `unreadable` maps the name of a run's folder to the reason why the run could not be read. `late` counts the runs
-    that were not read in time: their figures are from an earlier reading, or missing. A reading is limited to the
-    newest runs; `left_out` counts the older runs, which were not read. `reachable` is True if the store answered this
-    reading.
+    that were not read in time: their figures are from an earlier reading, or missing. Only the newest runs are
+    read; `left_out` counts the older ones. `reachable` is True if the store answered this reading.
     """
 
     runs: Sequence[Figures]
@@ -110,7 +109,7 @@ class _ReadingCollector(Collector):
 
 
 def families(reading: Reading) -> Iterator[Metric]:
-    """Yield each metric, with a sample for each run that has the metric's value."""
+    """Yield each metric, with a sample for each run that has a value for it."""
     info = InfoMetricFamily("spotrun_run", "Facts about a run.", labels=OF_RUN)
     states = StateSetMetricFamily("spotrun_run_state", "The current state of a run.", labels=OF_RUN)
     for run in reading.runs:

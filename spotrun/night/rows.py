@@ -32,7 +32,7 @@ class NightRow(msgspec.Struct, frozen=True, kw_only=True):
 
     `run` is the newest run that the night began, and `last` says when that run was due to begin. `calls_usd` is the
     cost of the function's calls for that run. The function counts its calls; if there are no counts, the cost is
-    estimated from the run's length. `trouble` is a sentence about what is wrong with the function or its schedule; ""
+    estimated from the run's duration. `trouble` is a sentence about what is wrong with the function or its schedule; ""
     if nothing is.
     """
 
@@ -90,8 +90,8 @@ def _calls_usd(run: OpenRun | None) -> Decimal | None:
 
 def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, str]:
     """
-    Return a night's record, read as the night's function reads it. Also return a sentence about what is wrong with the
-    function or the record; "" if nothing is.
+    Return a night's record, read in the same way as the night's function reads it. Also return a sentence about what is
+    wrong with the function or the record; "" if nothing is.
     """
     record = NightRecord(folder, night.name)
     try:

@@ -25,7 +25,7 @@ class Terminate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """Launch nothing now; `reason` says why."""
+    """Launch nothing now, for the given `reason`."""
 
     reason: str
 

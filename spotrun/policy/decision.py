@@ -2,8 +2,8 @@
 Decides what to do next for a run. `decide` has no side effects: its result depends only on the run's state, the world
 around the run, and the time.
 
-It returns actions, which the runner carries out in order. Each action may be repeated without harm, and the fold checks
-each event again. So it does no harm if two runners make the same decision.
+It returns actions, which the runner carries out in order. Each action is safe to repeat, and the fold checks each event
+again. So it does no harm if two runners make the same decision.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def decide(
     state: RunState, spec: RunSpec, world: World, now: datetime, strategies: Mapping[str, Strategy] = STRATEGIES
 ) -> list[Action]:
     """
-    Return the actions to carry out now, in order. If their events could change later decisions, these decisions are
-    left to the next call.
+    Return the actions to carry out now, in order. Decisions that could depend on the events of these actions are left
+    to the next call.
 
     `strategies` are the strategies that a job is allowed to name.
     """

@@ -101,8 +101,8 @@ def _never_accepted(facts: Facts, newest: Launch) -> bool:
 
 def _has_trained(state: RunState) -> bool:
     """
-    Return True if an attempt has begun since the run was started or resumed. Then the cloud will probably accept
-    another launch.
+    Return True if an attempt has begun since the run was started or resumed, so the cloud will probably accept another
+    launch.
     """
     return any(attempt.started_at >= state.opened_at for attempt in state.attempts.values())
 
@@ -123,8 +123,8 @@ def _why_stillborn(launches: Sequence[Launch]) -> str:
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:
     """
-    Return True if an attempt made no checkpoint and was not ended by an interruption. An attempt that began before the
-    run was last resumed never counts.
+    Return True if an attempt made no checkpoint and was not ended by an interruption. Return False for any attempt
+    that began before the run was last resumed.
     """
     if attempt.end is None or attempt.started_at < state.opened_at:
         return False

@@ -1,6 +1,6 @@
 """
-Finds the smallest budget with which a run makes its first launch, by trying several budgets in the policy. No function
-has side effects.
+Finds the smallest budget with which a run makes its first launch: calls the policy with several budgets, without side
+effects.
 """
 
 from __future__ import annotations

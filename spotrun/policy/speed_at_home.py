@@ -47,7 +47,7 @@ def times_cloud(facts: Facts) -> float:
 
 
 def times_of(facts: Facts, attempt: Attempt) -> float:
-    """Return the speed of an attempt as a multiple of the run's speed in the cloud; so 1 for an attempt there."""
+    """Return the speed of an attempt as a multiple of the run's speed in the cloud: 1 for an attempt in the cloud."""
     at_home = facts.spec.home is not None and is_at_home(facts.state, attempt)
     return times_cloud(facts) if at_home else 1.0
 

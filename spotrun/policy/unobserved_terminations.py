@@ -6,8 +6,8 @@ estimates when the instance ended. Several facts, such as its time-to-live, each
 ended. The runner records the earliest of these times, and names in the entry the fact that gave it. Later, `spotrun
 bill --correct` enters the cloud's own figure.
 
-The last heartbeat is one of these facts in two cases: if the agent has reported the end, or if the instance is a spot
-instance, which the cloud may have taken at that time.
+The last heartbeat is one of these facts in two cases: if the instance's attempt had already ended, or if the instance
+is a spot instance, which the cloud may have taken at that time.
 
 The last heartbeat is not used for an on-demand instance whose heartbeats stop in the middle of its training. Such a
 machine may hang, and a machine that hangs is billed until its time-to-live ends. A spot instance that hangs is billed

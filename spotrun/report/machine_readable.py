@@ -31,8 +31,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
     """
     Return the part of `spotrun report --json` that is computed from the ledger, as plain values.
 
-    `unfinished` has the cost and time that belong to no completed epoch. Even in a completed run they are not zero,
-    because the run takes some time to end after its last epoch.
+    `unfinished` contains the cost and time that belong to no completed epoch. Even in a completed run they are not
+    zero, because the run takes some time to end after its last epoch.
     """
     return json_object(
         run=summary.run,
@@ -50,8 +50,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
 
 def figures(account: Account) -> dict[str, Any]:
     """
-    Return the figures of one account under the keys of the report. `epoch` is None unless the account is that of one
-    epoch. Only a run on several instances has `waiting_members_usd`.
+    Return the figures of one account, with the same keys as in the report. `epoch` is None unless the account covers
+    exactly one epoch. Only a run on several instances has `waiting_members_usd`.
     """
     return {
         "epoch": None if account.epoch is None else account.epoch + 1,
@@ -78,9 +78,9 @@ def figures(account: Account) -> dict[str, Any]:
 
 def _interruption(found: Interruption) -> dict[str, Any]:
     """
-    Return an interruption's figures. Some of them do not always exist, and are None then: the notice's lead time if
-    there was no notice, the age of the newest commit if there was no commit before the loss, and the time to the first
-    new step if none followed.
+    Return an interruption's figures. Three of them may be None: the notice's lead time if there was no notice, the age
+    of the newest commit if there was no commit before the loss, and the time to the first new step if no new step
+    followed.
     """
     return {
         "attempt": found.attempt,
@@ -98,8 +98,8 @@ def _interruption(found: Interruption) -> dict[str, Any]:
 
 def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
     """
-    Return the figures of a set-up. `how` is "run" if its command was executed, and "unpacked" if its stored files were
-    unpacked.
+    Return the figures of an attempt's setup. `how` is "run" if the setup command was executed, and "unpacked" if its
+    cached files were unpacked.
     """
     how, size_bytes = plain(setup.how), setup.packed_bytes
     return {"attempt": attempt, "how": how, "seconds": round(setup.seconds, 3), "packed_bytes": size_bytes}

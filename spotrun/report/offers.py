@@ -25,7 +25,7 @@ def show(
     console: Console | None = None,
     work: Mapping[Offering, Decimal] = NO_CHOICE,
 ) -> None:
-    """Print the table to a terminal, a file or a pipe."""
+    """Print the table of offerings to a terminal, a file or a pipe."""
     print_figures(offerings_table(offerings, chosen, work), console)
 
 
@@ -37,8 +37,8 @@ def offerings_table(
     last row. The line below the table counts the offerings that are not shown.
 
     If the job accepts several kinds of instances, their hourly prices cannot be compared, because some kinds train
-    faster. In this case, `work` has a second figure for each offering: the expected cost of the work that the first
-    kind does in an hour.
+    faster. In this case, `work` contains a second figure for each offering: the expected cost of the work that the
+    first kind does in an hour.
     """
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]

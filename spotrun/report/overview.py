@@ -35,7 +35,8 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 def notes(rows: Rows) -> list[str]:
     """
-    Return the notes to print below the table: that costs are simulated, what is wrong, and the next step of each run.
+    Return the notes to print below the table. They say whether costs are simulated, what is wrong, and what each run
+    does next.
     """
     simulated = any(row.get("simulated") for row in rows)
     said = ["Costs of runs on the local cloud are simulated. `lost`: interruptions."] if simulated else []

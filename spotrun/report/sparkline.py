@@ -19,7 +19,7 @@ def sparkline(prices: Sequence[Decimal | None]) -> str:
 
 
 def bars(prices: Sequence[Decimal | None]) -> str:
-    """Draw the bars without the range; return "" if no price is known."""
+    """Draw the bars without the lowest and the highest price; return "" if no price is known."""
     known = [price for price in prices if price is not None]
     return "".join(" " if price is None else _bar(price, min(known), max(known)) for price in prices) if known else ""
 

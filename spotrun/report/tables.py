@@ -43,8 +43,8 @@ def dollars(amount_usd: Decimal | None) -> str:
 
 def decimals(amount_usd: Decimal) -> int:
     """
-    Return how many decimals of an amount to show: four below ten dollars, none from ten thousand dollars on, otherwise
-    two.
+    Return the number of decimal places to show for an amount: four below ten dollars, none from ten thousand dollars
+    on, otherwise two.
     """
     return 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
 
@@ -115,10 +115,10 @@ class FiguresTable:
     """
     A table whose cells are never cut off.
 
-    `texts` has the indices of the text columns. They are aligned left, all other columns right. If the terminal is too
-    narrow, the contents of the text columns are wrapped. If the table is still too wide, it is divided into blocks of
-    columns, one below the other. Each block begins with the first `repeated` columns. A column's head can have several
-    lines.
+    `texts` contains the indices of the text columns. They are aligned left, all other columns right. If the terminal is
+    too narrow, the contents of the text columns are wrapped. If the table is still too wide, it is divided into blocks
+    of columns, one below the other. Each block begins with the first `repeated` columns. A column's heading can have
+    several lines.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class FiguresTable:
     def lines(self, width: int | None, rule: str = "─") -> Iterator[tuple[str, str]]:
         """
         Yield each line with its style. If `width` is not None, no line is wider than `width`. A line of `rule` is drawn
-        below the heads.
+        below the column headings.
         """
         if self.title:
             yield from ((line, "bold") for line in fold(self.title, width))
@@ -232,8 +232,8 @@ def _total(widths: Collection[int], gap: int) -> int:
 
 def print_figures(what: RenderableType, console: Console | None = None) -> None:
     """
-    Print `what`. Markup in it has no effect, and no line is cut off. Lines are folded only if the output goes to a
-    terminal, because programs read whole lines.
+    Print `what`. Markup in it has no effect, and no line is cut off. Lines are wrapped only if the output goes to
+    a terminal, because programs read whole lines.
     """
     from rich.console import Console
 

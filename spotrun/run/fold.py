@@ -38,8 +38,8 @@ def begin(entry: Entry) -> RunState:
 
 def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
     """
-    Return the state after all these entries. If `start` is given, the entries continue that state. Otherwise, the first
-    of them must be entry 0.
+    Return the state after all these entries. If `start` is given, the entries continue that state. Otherwise, the
+    entries must begin with entry 0.
     """
     rest = iter(entries)
     state = start or begin(next(rest))
@@ -61,7 +61,7 @@ def apply(state: RunState, entry: Entry) -> RunState:
 def apply_malformed(state: RunState, number: int, reason: str = "not a well-formed entry", kind: str = "?") -> RunState:
     """
     Return the state after reading an object that is stored under an entry's number but is not an entry of this run. The
-    number is used up, and the object has no other effect.
+    object only occupies its number, and has no other effect.
     """
     assert number == state.next_number
     return _void(replace(state, next_number=number + 1), number, kind, reason)
@@ -82,7 +82,7 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
     """
     Yield three things for each entry that has an effect: the state before the entry, the entry, and the state after it.
-    There is no state before entry 0, so for entry 0 the state after it is yielded in both positions.
+    There is no state before entry 0, so for entry 0 the state after it takes both positions.
     """
     state: RunState | None = None
     for entry in entries:

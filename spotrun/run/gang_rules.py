@@ -1,7 +1,7 @@
 """
-The additional preconditions for entries of a gang's run (protocol 32 to 48), with one function per rule.
+The additional preconditions for entries of a run that trains on a gang (protocol 32 to 48). Each rule is one function.
 
-`GANG_CHECKS` maps each event to its preconditions. They apply only if the run trains on a gang.
+`GANG_CHECKS` maps each event to its preconditions.
 
 In a run without a gang, every entry that has a field for gangs is void. Older versions of spotrun do not know these
 fields and treat such an entry as void, and all versions have to agree on which entries are void.
@@ -186,7 +186,7 @@ def check_resumed(state: RunState, event: ev.ResumedFrom) -> None:
 def check_new_place(attempt: Attempt, event: ev.ResumedFrom) -> None:
     """
     Require a combination of address and port that no earlier trainer of the attempt has used. Otherwise a trainer that
-    is left from an earlier incarnation could connect to the new trainers (protocol 37).
+    is left over from an earlier incarnation could connect to the new trainers (protocol 37).
     """
     require(all(trainer.meet != event.meet for trainer in attempt.trainers), "earlier trainers met at this address")
 

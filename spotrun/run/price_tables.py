@@ -19,9 +19,9 @@ class PriceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Prices in `unit`, as published at `source`. `as_of` is the day, the month or the year of publication.
 
-    A key of `prices` names what has this price. `spot` has spot prices; each of its keys is also a key of `prices`. The
-    table is valid in `regions`. `regions` is empty if the keys of `prices` are themselves regions, or if the prices are
-    the same everywhere.
+    The keys of `prices` name the priced items. `spot` contains spot prices; each of its keys is also a key of `prices`.
+    The table is valid in `regions`. `regions` is empty if the keys of `prices` are themselves regions, or if the prices
+    are the same everywhere.
     """
 
     what: Annotated[str, Meta(min_length=1)]

@@ -1,4 +1,4 @@
-"""The exception for a broken precondition."""
+"""The exception that is raised when a precondition is broken."""
 
 from __future__ import annotations
 

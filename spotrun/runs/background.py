@@ -144,7 +144,7 @@ def log_of(run: OpenRun) -> Path:
 
 
 def log_named(name: str) -> Path:
-    """Return the path below LOGS of the log `name`, for a run in a bucket."""
+    """Return the path of the log file `name`, in the folder LOGS, for a run in a bucket."""
     folder = LOGS.expanduser()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / f"{name}.log"

@@ -24,7 +24,7 @@ def alone(path: Path, busy: SpotrunError) -> Iterator[None]:
 
     Raises:
         SpotrunError: another process on this machine holds the lock (the error is `busy`), or the lock file cannot be
-            made.
+            created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

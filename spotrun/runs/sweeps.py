@@ -121,7 +121,7 @@ class NamedSweep:
         self.keep(replace(self.record, stopped_by=who()))
 
     def stop_all(self) -> list[OpenRun]:
-        """Request a stop of each run that has not ended, and return these runs."""
+        """Request each run that has not ended to stop, and return these runs."""
         asked = [run for run in self.runs() if run.ledger.refresh().terminal is None]
         for run in asked:
             request_stop(run, self.with_all)
@@ -130,8 +130,8 @@ class NamedSweep:
     @property
     def with_all(self) -> str:
         """
-        The author that the runs' stop requests name if the user stops the whole sweep. `go_on` continues only the runs
-        whose stop request has this author, and not those that the user stopped individually.
+        The author of the stop requests that are written when the user stops the whole sweep. `go_on` continues only the
+        runs with a stop request by this author, and not those that the user stopped individually.
         """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 

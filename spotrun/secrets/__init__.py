@@ -1,1 +1,1 @@
-"""Names secrets by reference, reads their values, and hides secrets in text."""
+"""Parses references to secrets, reads the secrets' values, and hides them in text."""

@@ -21,14 +21,14 @@ the limit says how much of it.
 
 def letters_of(value: str) -> int:
     """
-    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. There
-    are several ways to do that (see `readings`). If they leave different numbers of letters, return the smallest.
+    Return the number of characters that remain of `value` after breaks between characters are removed and encoded
+    characters are decoded. If the ways to do that (see `readings`) leave different numbers, return the smallest.
     """
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 
 
 class ExactValues:
-    """Secret values to look for in texts. `reach` is the maximum length of one value as it may be written in a text."""
+    """Secret values to look for in texts. `reach` is the maximum length that one value may have in a text."""
 
     def __init__(self, values: Iterable[str], ways: Ways = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}

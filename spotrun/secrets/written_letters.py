@@ -1,6 +1,6 @@
 """
-Regular expressions for characters that a program has encoded (backslash escapes, `%41`, `&#65;`), and for breaks
-between characters.
+Regular expressions for characters that a program has encoded (backslash escapes, `%41`, `&#65;`), and for what
+may separate characters, such as blanks and colour codes.
 """
 
 from __future__ import annotations

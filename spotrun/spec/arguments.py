@@ -26,7 +26,7 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 
 
 def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
-    """Set the argument called `name` in `args` to `value`. Return None if `args` has no such argument."""
+    """Return `args` with the argument called `name` set to `value`; None if `args` has no such argument."""
     found, done, index = list[str](), False, 0
     while index < len(args):
         flag, given, _ = args[index].partition("=")
@@ -45,8 +45,8 @@ def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | No
 
 def _names(flag: str, name: str, *, given: bool) -> bool:
     """
-    Return True if `flag` is the argument called `name`. `flag` is the part of a word of the command line before its
-    equals sign. `given` is True if the word has an equals sign and a value.
+    Return True if `flag` is the argument called `name`. `flag` is a word of the command line, up to its equals sign if
+    it has one. `given` is True if the word has an equals sign and a value.
 
     With dashes, as in --lr, `flag` can always be the argument. Without dashes, it can be the argument only if the word
     has an equals sign: lr=0.1, or +lr=0.1 as in Hydra.

@@ -35,7 +35,7 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 class Image(NamedTuple):
     """
-    The parts of an image's name. `host` is that of the registry; it is Docker Hub if the name does not begin with a
+    The parts of an image's name. `host` is the registry's host; it is Docker Hub's if the name does not begin with a
     host. At least one of `tag` and `digest` is set.
     """
 
@@ -50,7 +50,7 @@ class Image(NamedTuple):
 
     @property
     def pinned(self) -> str:
-        """The name under which an engine pulls the image. It has the digest and no tag."""
+        """The name under which an engine pulls the image: with the digest, and without a tag."""
         assert self.digest
         return f"{self.name}@{self.digest}"
 
@@ -71,7 +71,12 @@ class Image(NamedTuple):
 
 
 def read_image(value: object) -> str:
-    """Return the name of a container image. Raise Unreadable if `image_of` cannot parse it."""
+    """
+    Return the name of a container image.
+
+    Raises:
+        Unreadable: `image_of` cannot parse the name.
+    """
     if not isinstance(value, str) or not value.strip():
         raise Unreadable("must be the name of a container image", f"write {LIKE}")
     text = value.strip()
@@ -115,8 +120,8 @@ def image_of(text: str, server: str = "") -> Image:
 
 def _split(named: str) -> tuple[str, str]:
     """
-    Split a name into the host at its beginning and the path after it. The first part of a name is a host if it has a
-    dot or a port, or is localhost. The host is "" if the name has none.
+    Split a name into the host at its beginning and the path after it. The first part of a name is a host if it contains
+    a dot or a port, or is localhost. The host is "" if the name has none.
     """
     first, slash, rest = named.partition("/")
     is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")

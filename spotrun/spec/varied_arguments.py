@@ -66,7 +66,7 @@ def with_argument(
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
     """
-    Yield the names under which the job may have the argument: first `names` themselves, and then longer names from the
+    Yield the names that the argument may have in the job: first `names` themselves, and then longer names from the
     job's arguments that end with one of `names`, such as `data.batch_size` in `data.batch_size=64`.
     """
     yield from names
@@ -84,7 +84,7 @@ def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str],
     if number != 1:
         how = "lacks this argument" if not number else f"has this argument {number} times"
         raise SpecInvalid(
-            f"{flag}: the command in run {how} ({' or '.join(_flags(names[:2]))}, with a value)",
+            f"{flag}: the command in run {how} (looked for {' or '.join(_flags(names[:2]))} with a value)",
             hint="write it into the command, or write train: {script: …, args: […]} instead of run",
             key=("train", "run"),
         )

@@ -1,4 +1,4 @@
-"""Code shared by all stores that are buckets, which are reached over HTTP."""
+"""Code shared by the stores that are reached over HTTP: all buckets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HTTP statuses that look like temporary faults, but after which a retry does not 
 
 def passes(status: int) -> bool:
     """
-    Return True if an answer with this status is temporary, so that the same request may succeed later. For every such
+    Return True if this status means a temporary failure, so the same request may succeed later. For every such
     status except 409, it is unknown whether the store has carried out the request.
 
     S3 answers 409 if two conditional writes of the same object collide. The write that gets this answer was certainly
@@ -77,8 +77,8 @@ class BucketStore(ABC):
     A store in a bucket, below a prefix. A key is what follows the prefix in an object's name.
 
     A subclass sends the requests of one service. Its `_translate` converts the service's errors to those of spotrun,
-    and its `_VERBS` are the names of the requests in messages. The service computes the CRC32C of each object that it
-    stores. `put` compares this with the CRC32C of the bytes that were sent.
+    and its `_VERBS` are the names that messages use for the requests. The service computes the CRC32C of each object
+    that it stores. `put` compares this with the CRC32C of the bytes that were sent.
     """
 
     _VERBS: ClassVar[Verbs]
@@ -108,7 +108,7 @@ class BucketStore(ABC):
         with self._translated(self._VERBS.put, key):
             computed = self._send(name, data, checksum, if_absent=if_absent)
         if computed not in (None, checksum):
-            raise StoreUnavailable(f"the store computed another checksum for {self.uri}/{key} than spotrun sent")
+            raise StoreUnavailable(f"the store's checksum for {self.uri}/{key} differs from the one that spotrun sent")
         return computed is not None
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
@@ -125,7 +125,7 @@ class BucketStore(ABC):
         Return the objects sorted by key. They have to be sorted here, because SeaweedFS lists them folder by folder,
         and returns b/1 before b-1.
         """
-        # To mark a folder, some tools create an empty object with the folder's name. Such a name is not a key.
+        # Some tools mark a folder with an empty object of the folder's name. It is not one of spotrun's objects.
         ours = (stored for stored in self._found(prefix, after) if stored.key > after and is_key(stored.key))
         return sorted(ours, key=lambda stored: stored.key)
 
@@ -133,7 +133,7 @@ class BucketStore(ABC):
         return sorted(stored.key for stored in self._found(prefix) if not is_key(stored.key))
 
     def _found(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """Return all objects whose keys begin with `prefix`, including those whose names are not valid keys."""
+        """Return all objects below `prefix`, even those whose names are not valid keys."""
         with self._translated(self._VERBS.list, prefix):
             return [
                 StoredObject(key=name.removeprefix(self._root), size_bytes=size_bytes, modified_at=modified_at)
@@ -146,7 +146,10 @@ class BucketStore(ABC):
         return tuple(sorted(filter(is_key, found)))
 
     def copy_from(self, source: Store, key: str) -> bool:
-        """Copy an object from another folder of the same bucket. If `source` is any other store, return False."""
+        """
+        Copy an object from another folder of the same bucket. If `source` is any other store, copy nothing and return
+        False.
+        """
         if not isinstance(source, type(self)) or source._address.bucket != self._address.bucket:
             return False
         with self._translated(self._VERBS.copy, key):
@@ -195,17 +198,17 @@ class BucketStore(ABC):
     @abstractmethod
     def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
         """
-        Yield the name, the size and the time of each object whose name begins with `prefix`. The time is that of its
-        last change. If `after` is given, skip the names before it.
+        Yield the name, the size and the time of the last change of each object whose name begins with `prefix`. If
+        `after` is given, skip the names before it.
         """
 
     @abstractmethod
     def _folders(self) -> Iterator[str]:
-        """Yield the names of the folders directly in the store, each with the slash at its end."""
+        """Yield the names of the store's top-level folders, each with its trailing slash."""
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:
-        """Copy the object `source` of the bucket to the new name `name`."""
+        """Copy the bucket's object `source` to the name `name`."""
 
     @abstractmethod
     def _remove(self, name: str) -> None: ...

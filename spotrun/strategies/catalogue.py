@@ -20,14 +20,14 @@ def listed_first(situation: Situation) -> Choice:
 
 
 class OnDemandOnly(msgspec.Struct, frozen=True):
-    """Always runs on demand. The costs of all other strategies are compared with the cost of this one."""
+    """A strategy that always uses on-demand. The costs of all other strategies are compared with its cost."""
 
     def choose(self, situation: Situation) -> Choice:
         return ON_DEMAND
 
 
 class SpotOnly(msgspec.Struct, frozen=True):
-    """Runs only on spot. If spot is unavailable for too long, the job misses its deadline."""
+    """A strategy that uses only spot. If spot is unavailable for too long, the job misses its deadline."""
 
     def choose(self, situation: Situation) -> Choice:
         return listed_first(situation)

@@ -1,4 +1,4 @@
-"""The interface of a strategy: its inputs and its result. All functions here are pure."""
+"""The interface of a strategy: its inputs and its result. All functions are pure."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Situation(msgspec.Struct):
     The facts on which a strategy bases its decision, as of the start of a tick.
 
     `running` is where the job runs; None after a loss. `since_s` is how long it has run there. During a changeover,
-    `settled` is False and `since_s` is negative. `spot` has the zones that have spot capacity in the coming tick, each
-    with its price in USD per hour. The zones are in the cloud's order.
+    `settled` is False and `since_s` is negative. `spot` maps each zone that has spot capacity in the coming tick to
+    its price in USD per hour. The zones are in the cloud's order.
 
-    `tolls` has the toll of each zone outside the bucket's region, in USD: the extra cost of one start there, because
-    the checkpoint has to be sent from one region to another.
+    `tolls` contains the toll of each zone outside the bucket's region, in USD: the extra cost of one start there,
+    because the checkpoint has to be sent from one region to another.
     """
 
     job: Job

@@ -1,5 +1,5 @@
 """
-Finds late parts: parts of a model that the script adds or removes during a batch, and not in its setup or in a start
+Finds late parts: parts of a model that the script adds or removes during a batch instead of in its setup or a start
 hook.
 
 A resume runs the setup and the start hooks again, but not the batches before the snapshot. So a part that was added
@@ -33,7 +33,7 @@ class LateParts:
         self._before = kinds_of(self._module)
 
     def batch_begins(self) -> None:
-        """Compare the model's parts, at the first batch of an epoch; do nothing at other batches."""
+        """At an epoch's first batch, compare the model's parts with those at its beginning. Later, do nothing."""
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -47,9 +47,9 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Describe the late parts that a resume could not restore: new parts without a counterpart, and parts that a batch
-        has removed or replaced. Return "" if there are none. `modules` has the kind of each part that the model has
-        now, by name.
+        Describe the late parts that a resume could not restore: new parts, if no other part has the same structure, and
+        parts that a batch has removed or replaced. Return "" if there are none. `modules` maps the name of each current
+        part of the model to the part's kind.
         """
         if not self._judges:
             return ""

@@ -174,7 +174,10 @@ class Session:
     # --- files
 
     def want_files(self, wanted: FilesWanted) -> str:
-        """Request the checkpoint's files, and wait for them. Return why they could not be restored; "" if they were."""
+        """
+        Request the checkpoint's files, and wait for them. Return the reason why they could not be restored; "" if they
+        were.
+        """
         self.tell(wanted)
         while not self.closed.is_set():
             try:
@@ -194,7 +197,7 @@ class Session:
 
     def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
         """
-        Wait up to `wait_s` for a free arena that is large enough for `plan`. Return whether there is one.
+        Wait up to `wait_s` for a free arena that is large enough for `plan`. Return True if there is one.
 
         If all arenas are too small, request larger ones from the agent, but only once for each size. If `wait_s` is
         given and no arena is free now, send RoomWanted to the agent.
@@ -206,7 +209,7 @@ class Session:
         return not self.closed.is_set() and self._stager.wait(plan.size_bytes, wait_s)
 
     def any_room(self) -> bool:
-        """Return whether an arena is free, whatever its size."""
+        """Return True if an arena is free, whatever its size."""
         return self._stager.ready()
 
     def want_arenas(self, size_bytes: int) -> None:

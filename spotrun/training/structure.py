@@ -2,7 +2,7 @@
 Restores the model and its optimizers, after making sure that they have the same parts as in the snapshot.
 
 A script may create parts of the model and of the optimizers late: in a start hook, at the beginning of an epoch, or in
-a step. So a resumed process lacks these parts at first, and gets them in up to three ways. The start hooks run in every
+a step. So a resumed process lacks these parts at first, and gets them in three stages. The start hooks run in every
 process, and create their parts again. If a part is still missing, the epoch-start hooks are called, once for each epoch
 that had begun. If the part is missing even then, it is copied from another part with the same structure. If there is no
 such part, the training cannot be resumed, and ends with a message that names the missing part.
@@ -24,8 +24,8 @@ class Structure:
     from `state`.
 
     `described` is the result of `optimizer_parts.described` at the time of the snapshot. Snapshots of older versions of
-    spotrun have neither this description nor the names of their weights; with them, only the framework restores the
-    model and the optimizers.
+    spotrun contain neither this description nor the names of their weights. On a resume from such a snapshot, the
+    framework alone restores the model and the optimizers.
 
     Raises:
         Misfit: weights of the model's base differ from the checkpoint's.

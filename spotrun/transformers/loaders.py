@@ -1,5 +1,5 @@
 """
-Replaces the data loaders of one Trainer by exact loaders, which can start at any batch and always give the same
+Replaces the data loaders of one Trainer with exact loaders, which can start at any batch and always give the same
 batches. If accelerate has wrapped a loader, the loader inside the wrapper is replaced.
 """
 
@@ -18,7 +18,7 @@ BENEATH = "base_dataloader"
 
 def begins_anywhere(loader: Any) -> bool:
     """
-    Return whether `loader` can start at any batch. It can if it, or the loader that it wraps, is one of spotrun's exact
+    Return True if `loader` can start at any batch, because it or the loader inside it is one of spotrun's exact
     loaders.
     """
     return type(vars(loader).get(BENEATH, loader)) is LoaderProxy

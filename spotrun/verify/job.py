@@ -62,7 +62,7 @@ def _calm(
 ) -> RunSpec:
     """
     Return a version of the job in which only the verification's kills can end an instance early: the simulated market
-    takes no instances back, and time and cost are not limited.
+    never takes an instance back, and time and cost are not limited.
     """
     return spec.model_copy(
         update={

@@ -143,7 +143,7 @@ def test_a_damaged_checkpoint_is_walked_past_and_named(start: Start):
     assert not run.seen(ev.TrainerExited), "that it was told of the damaged one is no failure of the trainer's"
     second.notice(60)
     second.powers_off()
-    assert "the trainer is restarted, because the checkpoint that it should start from is damaged" in run.log(second)
+    assert "restarting the trainer, because the checkpoint that it was loading is damaged" in run.log(second)
 
 
 def test_training_never_begins_at_zero_because_every_checkpoint_is_damaged(start: Start):

@@ -51,10 +51,7 @@ class WorkerStatuses:
         self._closely.set()
 
     def begins(self) -> None:
-        """
-        Measure from now how long each member's status has not changed. The caller calls this when a trainer has
-        started.
-        """
+        """Begin to measure how long each member's status has not changed. Call this when a trainer has started."""
         self._closely.clear()
         now_s = self._clock.monotonic()
         self._seen = {name: SeenStatus(seen.status, now_s) for name, seen in self._seen.items()}

@@ -4,7 +4,7 @@ star, so every byte of shipped output has the same offset as in the file.
 
 It finds two kinds of secret:
 - exact values: the run's secrets, also quoted or escaped as programs print them, and the values of variables whose
-  names sound secret. A value of several lines is searched for line by line.
+  names sound secret. A multi-line value is searched for line by line.
 - values after a name that sounds secret (`--password X`, `api_key: X`)
 """
 
@@ -35,7 +35,7 @@ def secret_values(environment: Mapping[str, str]) -> set[str]:
 
 
 def forms_of_all(secrets: Iterable[str]) -> set[str]:
-    """Return each secret in all its forms: as it is, and quoted for a URL, in JSON and in base64."""
+    """Return each secret in all its forms: as it is, quoted for a URL, quoted for JSON, and encoded in base64."""
     return {form for secret in secrets for form in forms_of(secret)}
 
 
@@ -57,8 +57,8 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """
-        Number of bytes that a reader has to read in addition before its position in the output, to miss no secret that
-        begins before the position and ends after it.
+        Number of bytes that a reader must also read before its position in the output, so that it finds every secret
+        that begins before the position and ends after it.
         """
         return max(named_values.REACH, self._exact.reach)
 
@@ -80,7 +80,7 @@ class OutputRedaction:
     def finds(self, data: bytes) -> bool:
         """
         Return True if `data` contains the exact value of a secret. A value that is recognised only by the
-        secret-sounding name before it does not count, because a file may have to contain such a value.
+        secret-sounding name before it does not count: files often contain such values legitimately.
         """
         return any(secret in data for secret in self._secrets)
 

@@ -3,7 +3,7 @@ Finds changes that the job's `setup` makes outside of the run's folders. Such ch
 cache, so a `setup` that makes them has to run on each instance.
 
 This is a check, not a proof. It finds mounted file systems, running processes, and names that were added to or removed
-from the usual folders of programs, packages and data. Caches do not count, because programs refill them.
+from the folders where programs, packages and data usually are. Caches do not count, because programs refill them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SideEffects:
         self._mounts = _mounts()
 
     def since(self) -> list[str]:
-        """Return the paths that are new or gone, including mount points."""
+        """Return the paths that have appeared or disappeared, including mount points."""
         return sorted((self._names ^ self._look()) | (_mounts() - self._mounts))
 
     def _look(self) -> set[str]:
@@ -44,8 +44,8 @@ class SideEffects:
 
 def _names_in(folder: str) -> set[str]:
     """
-    Return the paths directly in `folder`. Deeper levels are not read, because they have hundreds of thousands of files,
-    and a new instance's disk is slow on the first read.
+    Return the paths directly in `folder`. Deeper levels are not read, because they contain hundreds of thousands of
+    files, and a new instance's disk is slow on the first read.
     """
     try:
         return {os.path.join(folder, name) for name in os.listdir(folder)}

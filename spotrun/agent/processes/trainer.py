@@ -1,6 +1,5 @@
 """
-One trainer of an attempt, from its start to its exit. It handles the trainer's messages, its arenas, and its newest
-checkpoint.
+Manages one trainer of an attempt from its start to its exit: its messages, its arenas, and its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Newest(NamedTuple):
     """
     A commit, and the arena from which it was made: the memory behind the descriptor `fd`, from byte `start` on. The
     trainer may already have begun to overwrite the arena. So a reader has to compare digests before it uses the memory.
-    If only the changed parts of the commit's image were sent, `digest` is the digest of the whole image.
+    `digest` is the digest of the commit's whole image, if only the changed parts of the image were sent.
     """
 
     commit: int
@@ -80,8 +79,8 @@ class Newest(NamedTuple):
 
 class _Coming:
     """
-    A checkpoint that is being fetched. Its arrived bytes are reported to the trainer, but in only a few reports: the
-    trainer reads none while it imports its modules, and many unread reports would fill the socket.
+    A checkpoint that is being fetched. The trainer gets only a few reports of how many bytes have arrived: it reads
+    none while it imports its modules, and many unread reports would fill the socket.
     """
 
     def __init__(self, image: Image, begin_bytes: int) -> None:
@@ -105,7 +104,7 @@ class Trainer:
     - `asked`: the reason for a snapshot that was requested and not yet taken
     - `final`: the number of the final commit of the newest fit(); None until that commit exists, and again once another
       fit() has made a step
-    - `fit_wanted`: the number of a fit() that the script has called, and that waits for its start
+    - `fit_wanted`: the number of a fit() that the script has called, and that waits to hear where it starts
     - `stalled_s`: the seconds of run time for which the trainer has paused for snapshots so far
     - `terminated`: the command has received SIGTERM
     - `trained_again`: the command's first training process died, and the command then began another training
@@ -193,7 +192,7 @@ class Trainer:
         if self._coming is None or self._coming.image is image:
             return
         self._coming = None
-        self._context.note("the trainer is restarted, because the checkpoint that it should start from is damaged")
+        self._context.note("restarting the trainer, because the checkpoint that it was loading is damaged")
         self._process.kill()
         forget(self._context.inbox, self.number)
         self._process = start_trainer(self._context, self.number, self._meets)
@@ -238,14 +237,14 @@ class Trainer:
     def take_later(self) -> Start | None:
         """
         Remove the first of the fit() calls that an earlier trainer began and this trainer has not repeated yet. Return
-        its start; None if there is no such call.
+        where it starts; None if there is no such call.
         """
         return self._later.popleft() if self._later else None
 
     def begin_fit(self, start: Start) -> None:
         """
-        Begin another fit() in the same process. If this fit() starts from the image of a checkpoint, set `final` to
-        None: the fit() may make further steps, and only a commit after these steps is its final commit.
+        Begin another fit() in the same process. If this fit() starts from a checkpoint's image, reset `final`: the
+        final commit is not known yet, because this fit() may make further steps.
         """
         self._drop_image()
         self._start, self._image = start, start.image
@@ -273,10 +272,10 @@ class Trainer:
         self._process.send(SnapshotWanted(why=why))
 
     def filled(self, taken: SnapshotTaken) -> Arena | None:
-        """Return the arena that contains the snapshot; None if that arena did not belong to the trainer."""
+        """Return the arena that contains the snapshot; None if that arena does not belong to the trainer."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
-            self._context.note(f"the trainer filled arena {taken.arena}, which does not belong to it: ignored")
+            self._context.note(f"ignored a snapshot in arena {taken.arena}, which does not belong to the trainer")
             return None
         self._wants_room = False
         return arena
@@ -301,7 +300,7 @@ class Trainer:
         Return the work folder's files as they were frozen for a snapshot; None if the snapshot has no files.
 
         Raises:
-            msgspec.MsgspecError, AssertionError: the trainer's messages are wrong.
+            msgspec.MsgspecError, AssertionError: the trainer's messages are malformed or inconsistent.
         """
         coming, self._freezing = self._freezing, None
         if taken.files is None:
@@ -371,8 +370,8 @@ class Trainer:
 
     def spend(self, arena: Arena) -> None:
         """
-        Record that the common part of a snapshot's arena is no longer needed. It is also a part of the other arena, so
-        only now can the trainer get that arena.
+        Record that the memory that a snapshot's arena shares with the other arena is no longer needed. Only now can the
+        trainer get the other arena.
         """
         self._arenas.spend(arena.number)
         self._make_room()
@@ -405,7 +404,7 @@ class Trainer:
 
     @property
     def silent_s(self) -> float:
-        """Seconds of run time without a sign of life."""
+        """Seconds of run time since the trainer's last sign of life."""
         return self._liveness.silent_s(training=self.progress is not None and self.finished is None)
 
     def ended(self, exited: Exited) -> None:
@@ -432,7 +431,7 @@ class Trainer:
             training=training,
         )
         if self.silent_s >= limit_s:
-            self._context.note(f"no sign of life for {limit_s:.0f} s: ending the trainer; its stacks follow")
+            self._context.note(f"no sign of life for {limit_s:.0f} s: ending the trainer; its stack traces follow")
             self.hung = True
             self._kill_at_s = time.monotonic() + ABORT_GRACE_S
             self._process.abort()
@@ -441,7 +440,7 @@ class Trainer:
         return Signs(self._context.console.size_bytes(), self._process.cpu_s())
 
     def pause(self) -> None:
-        """Stop the trainer's processes until `go_on` is called."""
+        """Pause the trainer's processes until `go_on` is called."""
         if self._paused_s is None and self.exited is None:
             self._paused_s = self._context.clock.monotonic()
             self._process.stop()
@@ -461,8 +460,8 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Handle a second process of the command that wants to train. Kill the command. What follows depends on the
-        process that began to train first:
+        Kill the command, because a second one of its processes wants to train. What follows depends on the process that
+        began to train first:
 
         - If it died in the middle of its training, the command is started again, and resumes from a checkpoint.
         - If it still trains, or has completed its training, record that the trainer has refused to train: spotrun

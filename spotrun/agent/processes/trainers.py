@@ -1,4 +1,4 @@
-"""Starts the trainers of one attempt. Each starts after the previous one has ended."""
+"""Starts the trainers of one attempt one after another: each starts when the previous one has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Trainers:
     The trainers of an attempt. Only one runs at a time (`current`). `spare` is a trainer process that was started
     before the takeover. It has run the script up to the start of the training, and waits there.
 
-    In a gang, `place` is this member's place. The caller calls `arrange` before it starts a trainer, to choose the
+    In a gang, `place` is this member's rendezvous. The caller calls `arrange` before it starts a trainer, to choose the
     address and port at which the gang's trainers connect to each other.
     """
 
@@ -69,8 +69,8 @@ class Trainers:
 
     def spend(self, snapshot: Snapshot) -> None:
         """
-        Record that the saver no longer needs the common part of the snapshot's arena (the memory that the two arenas
-        share), so that the trainer can overwrite it.
+        Record that the saver no longer needs the memory that the snapshot's arena shares with the other arena. The
+        trainer can then overwrite this memory.
         """
         if snapshot.incarnation == self.current.number and snapshot.arena is not None:
             self.current.spend(snapshot.arena)
@@ -86,7 +86,7 @@ class Trainers:
             snapshot.arena.close()
 
     def take_newest(self) -> Newest | None:
-        """Return the current trainer's newest commit and its memory. The caller then owns the memory."""
+        """Return the current trainer's newest commit and its arena. The caller then owns the file descriptor."""
         return None if self._current is None else self._current.take_newest()
 
     def forget(self) -> None:

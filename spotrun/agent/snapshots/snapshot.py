@@ -15,8 +15,8 @@ from spotrun.trainer_link import SnapshotTaken
 class Snapshot:
     """
     A snapshot that a trainer has taken. `arena` holds the training's state. If the checkpoint includes files, `frozen`
-    has the files of the work folder at the same step boundary. The snapshot of a command has no arena; `frozen` has the
-    files of the command's state.
+    contains the files of the work folder at the same step boundary. The snapshot of a command has no arena; `frozen`
+    contains the files of the command's state.
 
     `sequence` is the number of the snapshot among the trainer's snapshots, from 0. `stalled_s` is the run time for
     which the trainer has paused for snapshots so far, including this one.
@@ -71,10 +71,10 @@ class Stalls:
         self._accounted_s = 0.0
 
     def since(self, snapshot: Snapshot) -> float:
-        """Return for how many seconds of run time training has stalled from the last commit to `snapshot`."""
+        """Return the stall from the last commit to `snapshot`, in seconds of run time."""
         known_s = self._accounted_s if self._trainer == (snapshot.attempt, snapshot.incarnation) else 0.0
         return snapshot.stalled_s - known_s
 
     def accounted(self, snapshot: Snapshot) -> None:
-        """Record that the snapshot became a commit, so that the next commit's stall counts from here."""
+        """Record that the snapshot became a commit. The next commit's stall is measured from this snapshot on."""
         self._trainer, self._accounted_s = (snapshot.attempt, snapshot.incarnation), snapshot.stalled_s

@@ -14,8 +14,8 @@ _NAME_IMAGE = "set gcp.image to another image: see `gcloud compute images list`"
 
 class Image(NamedTuple):
     """
-    An image. `path` names exactly this image, not its family, because the family may get a newer image. `made_on` is
-    the day when the image was made; "" if unknown.
+    A machine image. `path` names exactly this image, not its family, because the family may get a newer image.
+    `made_on` is the day on which the image was made; "" if unknown.
     """
 
     path: str
@@ -24,7 +24,12 @@ class Image(NamedTuple):
 
 
 def zones_of(google: Google, project: str, region: str) -> list[str]:
-    """Return the zones of a region that are up; raise BadSurroundings if the project cannot see this region."""
+    """
+    Return the zones of a region that are in operation.
+
+    Raises:
+        BadSurroundings: the project cannot see this region.
+    """
     rows = google.items("list zones", Call(COMPUTE, "GET", f"projects/{project}/zones"))
     of_region = {row["name"]: str(row.get("region", "")).rpartition("/")[2] for row in rows}
     if region not in of_region.values():
@@ -39,7 +44,12 @@ def no_such_region(named: Sequence[str], known: Iterable[str]) -> BadSurrounding
 
 
 def find_image(google: Google, path: str) -> Image:
-    """Return the named image, or the newest image of the named family; raise BadImage if it is missing or obsolete."""
+    """
+    Return the named image, or the newest image of the named family.
+
+    Raises:
+        BadImage: the image is missing or obsolete.
+    """
     owner, name = path.split("/global/images/")
     row = google.ask(f"find the image {path}", Call(COMPUTE, "GET", f"{owner}/global/images/{name}"))
     if row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED"):
@@ -49,7 +59,12 @@ def find_image(google: Google, path: str) -> Image:
 
 
 def find_subnetwork(google: Google, project: str, region: str, name: str) -> str:
-    """Return the path of a subnetwork; raise BadSurroundings if the region has no subnetwork of this name."""
+    """
+    Return the path of a subnetwork.
+
+    Raises:
+        BadSurroundings: the region has no subnetwork of this name.
+    """
     path = f"projects/{project}/regions/{region}/subnetworks/{name}"
     try:
         google.ask(f"find the subnetwork {name} in {region}", Call(COMPUTE, "GET", path))

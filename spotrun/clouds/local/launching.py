@@ -1,6 +1,6 @@
 """
 Launches a local instance and its supervisor. If several processes send the same launch request at the same time, only
-one process launches an instance, and all of them get this instance.
+one of them launches an instance, and the others get the same instance.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Launcher:
 
     def _has_room(self, request: LaunchRequest) -> bool:
         """
-        Return whether the pool has room for all requested instances, in addition to those that the run already has
+        Return True if the pool has room for all requested instances, in addition to those that the run already has
         there. A machine that the user owns has room for one instance, of any run.
         """
         capacity, pool = self._config.capacity, request.offering.pool

@@ -1,10 +1,10 @@
 """
 Launches all members of a gang on the local cloud, or none.
 
-The launcher first accepts all members, then starts their supervisors one by one. No supervisor boots its member until
-all supervisors have started. Then the launcher writes the word `all` next to the first member's record. If the
-supervisors take too long to start, another process writes `none` instead, and the whole launch fails. Only the first
-word that is written counts.
+The launcher first writes the records of all members, then starts their supervisors one by one. No supervisor boots its
+member until all supervisors have started. Then the launcher writes the word `all` next to the first member's record. If
+the supervisors take too long to start, another process writes `none` instead, and the whole launch fails. Only the
+first word that is written counts.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def first_of(folder: RecordFolder, record: Record) -> RecordFolder:
 
 
 def has_all(folder: RecordFolder, record: Record) -> bool:
-    """Return whether all members of the record's launch have started. True for a single instance."""
+    """Return True if all members of the record's launch have started. A single instance always counts as started."""
     return record.count is None or first_of(folder, record).word() == ALL
 
 
 def given_up(folder: RecordFolder, record: Record) -> bool:
-    """Return whether the launch was given up. If so, none of its members will run."""
+    """Return True if the launch was given up. If so, none of its members will run."""
     if record.count is None:
         return False
     first = first_of(folder, record)

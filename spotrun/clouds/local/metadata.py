@@ -50,7 +50,7 @@ class MetadataService:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="metadata", daemon=True).start()
 
     def give_notice(self, deadline: datetime) -> None:
-        """Announce from now on that this instance will be terminated at `deadline`."""
+        """Begin to announce that this instance will be terminated at `deadline`."""
         action = {"action": "terminate", "time": _time(deadline)}
         self._answers[f"{_ROOT}/spot/termination-time"] = _time(deadline)
         self._answers[f"{_ROOT}/spot/instance-action"] = json.dumps(action)
@@ -59,7 +59,7 @@ class MetadataService:
         self._answers[f"{_ROOT}/events/recommendations/rebalance"] = json.dumps({"noticeTime": _time(at)})
 
     def move_to(self, address: str) -> None:
-        """Report `address` as the instance's address from now on."""
+        """Begin to report `address` as the instance's address."""
         self._answers |= _constants(msgspec.structs.replace(self._instance, address=address))
 
     def new_token(self, time_to_live_s: int) -> str:
@@ -154,8 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _token_ttl(text: str | None) -> int | None:
     """
-    Read the header in which a request for a token states the token's time-to-live. `text` is its value; None if the
-    header is missing. Return the seconds; None if the real metadata service would refuse the request.
+    Parse the time-to-live, in seconds, that a request for a token states in its header. `text` is the header's value;
+    None if the header is missing. Return None if the real metadata service would refuse the request.
     """
     if text is None or not (text.isascii() and text.isdigit()):
         return None

@@ -25,8 +25,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 class OwnMachine:
     """
     The user's own machine, which a job can name as its home. Only processes on that machine can see its instances. On
-    any other machine, `offerings` and `instances` return an empty list; but if the caller of `instances` must see the
-    home's instances, it raises an error.
+    any other machine, `offerings` and `instances` return an empty list; but `instances` raises an error if its caller
+    must see the home's instances.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:
@@ -88,12 +88,14 @@ class OwnMachine:
         one succeeds.
         """
         if not self.is_here:
-            raise CloudError(f"{self._kind.name} is the machine {self._host}", hint="launch from that machine")
+            raise CloudError(
+                f"{self._kind.name} is the machine {self._host}, not this one", hint="launch from that machine"
+            )
         self._mine.add(request.run_uid)
         return self._local.launch(request)
 
     def has(self, instance_id: str) -> bool:
-        """Return whether `instance_id` is an instance on the user's own machine, running or ended."""
+        """Return True if `instance_id` is an instance on the user's own machine, running or ended."""
         found = self._local.describe(instance_id) if self.is_here else None
         return found is not None and found.offering.capacity_type is CapacityType.OWN
 
@@ -102,10 +104,10 @@ class OwnMachine:
 
     def instances(self, run_uid: str | None, must_see: Collection[str] | None) -> list[Instance]:
         """
-        Return the instances on the user's own machine. On another machine, return none.
+        Return the instances on the user's own machine; none if this process runs on a different machine.
 
         Raises:
-            CloudUnavailable: this is another machine, and `must_see` names the home.
+            CloudUnavailable: this process runs on a different machine, and the caller must see the instances at home.
         """
         if not self.is_here:
             if must_see is not None and HOME in must_see:

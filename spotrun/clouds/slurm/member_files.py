@@ -1,5 +1,5 @@
 """
-Records which node each member of a gang has, and when and why the member ended, in files next to the job's log.
+Records on which node each member of a gang runs, and when and why the member ended, in files next to the job's log.
 
 Slurm reports only which nodes a job has now. It does not report which nodes the job had before, or when one of its
 steps ended. So the job's batch script, and each driver that lists the job, record this. If several processes record the
@@ -36,7 +36,7 @@ class Seat(NamedTuple):
 
 
 class MemberEnd(NamedTuple):
-    """The end of a member that ended before its job: the time, who ended it, and the reason in words."""
+    """The end of a member that ended before its job: the time, who ended it, and the reason as text."""
 
     at: datetime
     by: EndedBy
@@ -47,8 +47,7 @@ class MemberFiles:
     """
     The records of one launch. `start` is the common prefix of the files' paths.
 
-    Each method raises CloudUnavailable if it cannot read or write a file, because the state of the members is then
-    unknown.
+    If a method cannot read or write a file, the state of the members is unknown, so it raises CloudUnavailable.
     """
 
     def __init__(self, start: str) -> None:
@@ -58,7 +57,7 @@ class MemberFiles:
         return Path(f"{self.start}.{member}.log")
 
     def seats(self) -> tuple[Seat, ...]:
-        """Return the seats of all members, ordered by index; () if they are not known yet."""
+        """Return the node of each member, ordered by the member's index; () if the nodes are not known yet."""
         return self._read("nodes", tuple[Seat, ...]) or ()
 
     def take_seats(self, seats: Sequence[Seat]) -> tuple[Seat, ...]:
@@ -96,9 +95,9 @@ class MemberFiles:
 
     def _agree(self, name: str, value: T, kind: type[T]) -> T:
         """
-        Write `value` to the file, unless the file exists. Return the value in the file. The value is written to a
-        temporary file first, and then the file is created as a hard link to it. This is atomic even on shared file
-        systems, so no process sees an incomplete file.
+        Write `value` to the file unless the file already exists, and return the value that the file then contains. The
+        value is written to a temporary file first, and then the file is created as a hard link to it. This
+        is atomic even on shared file systems, so no process sees an incomplete file.
         """
         unnamed = self._path(f"{uuid.uuid4().hex}.tmp")
         with _reaching(self._path(name)):
@@ -129,8 +128,8 @@ def _reaching(path: Path) -> Iterator[None]:
 
 def read_seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
     """
-    Return the seats of `nodes`, in the order of the cluster's configuration. `nodes` is in Slurm's notation, such as
-    `n[1-3,7]`.
+    Return the names and addresses of `nodes`, in the order of the cluster's configuration. `nodes` is in Slurm's
+    notation, such as `n[1-3,7]`.
 
     Raises:
         CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm did not answer.

@@ -111,7 +111,7 @@ def main(assignment: Assignment) -> int:
 
 def live(assignment: Assignment, hears: Sequence[str] = ()) -> int:
     """
-    Run the instance's command in its folder until the command ends, the time-to-live is over, or SIGTERM arrives. Then
+    Run the instance's command in its folder until the command ends, the time-to-live expires, or SIGTERM arrives. Then
     end all of the instance's processes and remove the folder. `hears` is the command of a process that listens for
     notices while the instance runs; if it is empty, no process listens.
     """
@@ -167,7 +167,12 @@ def made(folder: Path) -> int:
 
 
 def _locked(folder: Path) -> int:
-    """Lock a folder; raise OSError if a live process has the lock, or the folder belongs to another user."""
+    """
+    Lock a folder.
+
+    Raises:
+        OSError: a running process holds the lock, or the folder belongs to another user.
+    """
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -51,7 +51,7 @@ def _trend(summaries: Sequence[RunSummary]) -> Markup:
 
 
 def _costs(runs: Sequence[ComparedRun]) -> Markup:
-    """Draw two bars for each run: its cost, split by capacity type, and its cost if everything had run on demand."""
+    """Draw two bars for each run: its cost, split by capacity type, and the cost that it would have had on demand."""
     totals = [run.summary.total for run in runs]
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
     rows = []

@@ -30,7 +30,7 @@ def lane(name: str, *marks: Markup, value: str = "", height: float = ROW) -> Mar
 
 def plot(high: str, low: str, *marks: Markup) -> Markup:
     """
-    Draw a plot: its marks, and a line each for the largest and the smallest value. For the row below it, call `axis`.
+    Draw a plot: its marks, and a line each for the largest and the smallest value. `axis` draws the row below the plot.
     """
     lines = [
         element("line", x1="0", x2="100%", y1=f"{at:g}", y2=f"{at:g}", class_="axis") for at in (TOP - 2, HEIGHT + 1)

@@ -31,7 +31,8 @@ def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadab
     is this key.
 
     `own_role` is True if the run uses the role that spotrun makes for it on AWS. This role can read only the run's own
-    bucket. So advice to copy another bucket also says that the job must name a role with access to that bucket.
+    bucket. So if the error advises copying another bucket, it also says that the job must name a role with access to
+    that bucket.
     """
     refused = _no_mount(target, source)
     if own_role and COPIES["s3"] in (refused.suggestion or ""):
@@ -81,7 +82,7 @@ def _no_copy(target: str, source: str) -> Unreadable:
 
 
 def _copied(source: str, target: str) -> str | None:
-    """Return the advice to copy the bucket with a command in `run`; None if no image has a command for this bucket."""
+    """Return the advice to copy the bucket with a command in `run`; None if no machine image has such a command."""
     scheme = source.partition("://")[0].lower()
     if scheme not in COPIES:
         return None
@@ -98,7 +99,7 @@ def _out_of_reach(source: str) -> Unreadable:
 def _word(text: str) -> str:
     """
     Return `text` as a word of a shell command, in quotes if the shell needs them. Variables and `~/` stay unquoted if
-    nothing else needs quotes, so that the shell replaces them.
+    nothing else needs quotes, so that the shell expands them.
     """
     plain = text.removeprefix("~/").replace("${", "").replace("}", "").replace("$", "")
     return _told(text) if quote(plain) == plain else _told(quote(text))

@@ -3,9 +3,10 @@ Restores a training's exact position in its data. The order of the data depends 
 position is a single number: the next batch.
 
 `exact_copy` copies a user's DataLoader. The copy can start an epoch at any batch, without reading the batches before
-it. This is possible because all random number generators are seeded: with the seed and the epoch before the epoch's
-order is drawn, and with the position of each sample or batch before it is read or collated. So the data depends neither
-on the number of workers, the prefetching or the process, nor on the random numbers that the training itself draws.
+it. This is possible because all random number generators are seeded again at two points. Before an epoch's order is
+drawn, they are seeded with the seed and the epoch. Before a sample or batch is read or collated, they are seeded with
+its position. So the data does not depend on the number of workers, the prefetching or the process, or on the random
+numbers that the training itself draws.
 """
 
 from __future__ import annotations
@@ -122,16 +123,16 @@ class ExactDataset(Proxy):
 
     def _own(self) -> OwnGenerators:
         """
-        Find the dataset's random number generators. This is done for each batch, because a dataset may create its
-        generators only when it reads the first sample.
+        Return the dataset's random number generators. They are looked up for each batch, because a dataset may create
+        them only when it reads the first sample.
         """
         return generators.kept_by(dataset=self._inner)
 
 
 def _reads_without_code(dataset: object) -> bool:
     """
-    Return whether reading a sample from `dataset` is only a look-up, which draws no random numbers. Random number
-    generators are then not seeded: seeding all three takes ten microseconds, much longer than a look-up.
+    Return True if reading a sample from `dataset` is only a look-up, which draws no random numbers. In this case, the
+    three random number generators are not seeded: that would take ten microseconds, much longer than a look-up.
     """
     if type(dataset) is TensorDataset:
         return all(type(tensor) is Tensor for tensor in dataset.tensors)
@@ -255,8 +256,8 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
     Return a copy of `loader` that can begin at an exact position. `loader` must read a map-style dataset and have a
     length.
 
-    All ranks order the samples equally, and each rank's sampler picks the rank's share. The seeds with which samples
-    are read differ from rank to rank.
+    The samples have the same order on all ranks, and each rank's sampler picks the rank's share. The seeds with which
+    samples are read differ from rank to rank.
     """
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}

@@ -30,7 +30,7 @@ def has_state(value: object) -> bool:
 
 def is_read_once(loader: object) -> bool:
     """
-    Return whether `loader` can be read only once: it is an iterator, such as a generator, so its next pass continues
+    Return True if `loader` can be read only once: it is an iterator, such as a generator, so its next pass continues
     where the last one stopped, and it has no state that could be restored.
     """
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
@@ -68,7 +68,7 @@ class SeededStream(Proxy):
         samples = iter(self._inner)
         while True:
             # Before the first sample, some datasets shuffle all data on every rank, and then each rank reads its share.
-            # The shuffles must be equal on all ranks, so the seed of the first sample does not include the rank.
+            # All ranks must shuffle in the same way, so the seed of the first sample does not include the rank.
             seed = seeds.derive(root, given, self._rank if given else 0)
             seeds.seed_cpu(seed)
             generators.seed(own, seed)
@@ -116,8 +116,8 @@ class Stream:
     A loader, and the objects whose `state_dict` contains its position. A snapshot within a pass saves the state of
     `inside`, and a snapshot between two passes saves the state of `between`.
 
-    Both are None if the loader has no state. A training that resumes within a pass then reads the pass again from its
-    first batch.
+    Both are None if the loader has no state. In this case, a training that resumes within a pass reads the pass again
+    from its first batch.
     """
 
     loader: Any
@@ -143,5 +143,5 @@ def stream(loader: Any, seed: int, rank: int) -> Stream:
 
 
 def state_of(holder: Any) -> Any:
-    """Return a deep copy of the holder's state, because a dataset may export a list that it later changes."""
+    """Return a deep copy of what the holder's `state_dict` returns, because a dataset may later change a list in it."""
     return copy.deepcopy(holder.state_dict())

@@ -1,5 +1,5 @@
 """
-Continues, after a resume, the MLflow run of an MLFlowLogger that writes to a server or a database. No step is logged
+After a resume, continues the MLflow run of an MLFlowLogger that writes to a server or a database. No step is logged
 twice.
 
 The server still has the values of steps after the snapshot, because its data cannot be rolled back. The resumed
@@ -41,8 +41,8 @@ def _dump(logger: Any) -> State:
 
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
-    If an earlier process of the same spotrun run has created an MLflow run, continue it instead of creating a second
-    one. Called when a training starts without a checkpoint.
+    Continue the MLflow run that an earlier process of the same spotrun run has created, if any, instead of creating a
+    second one. Called when a training starts without a checkpoint.
     """
     for index, logger in enumerate(_ours(loggers)):
         mark = f"{run_uid}/{index}"
@@ -69,7 +69,7 @@ def _go_on_in(logger: Any, run: Any) -> None:
 
 
 def _is_new(logger: Any) -> bool:
-    """Return whether the logger's MLflow run has no data yet."""
+    """Return True if the logger's MLflow run has no data yet."""
     data = logger.experiment.get_run(logger.run_id).data
     return not data.metrics and not data.params
 

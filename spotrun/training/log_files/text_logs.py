@@ -1,7 +1,7 @@
 """
 Saves the files of CSVLogger and TensorBoardLogger as part of a snapshot.
 
-These loggers write each training into a new folder `version_N`. A resumed training continues in the folder of the
+These loggers log each training into a new folder `version_N`. A resumed training continues in the folder of the
 interrupted one, with the files as they were at the snapshot. So the files contain each step once, even on a machine
 that never had these files. If a training is killed before its first snapshot, its next start uses the same version
 again.
@@ -50,8 +50,8 @@ def _dump(logger: Any, pattern: str) -> State:
 
 def _extent(path: Path) -> int:
     """
-    Return the length to which a resume can cut the file: in rows for a CSV file, otherwise in bytes. When a CSV file
-    gets a new column, all its rows are rewritten and become longer, so a number of bytes would then be wrong.
+    Return the file's current length, to which a resume can truncate the file: in rows for a CSV file, otherwise in
+    bytes. Bytes would be wrong for a CSV file, because all its rows become longer when it gets a new column.
     """
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
@@ -104,7 +104,7 @@ def _is_marked(folder: Path, run_uid: str) -> bool:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the saved version, even if the logger has opened a new version."""
+    """Continue logging into the folder of the saved version, even if the logger has opened a new one."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _move(logger, pattern, state["version"])
         if state["files"] is None:  # before the files are opened, because a CSVLogger deletes a file when it opens it

@@ -167,7 +167,7 @@ class Baseline:
         return Before(self._quiet, self._registered, self._tables, self._earlier, self._still.now())
 
     def change_of(self, key: int, node: Node, *, probe: bool) -> Change | None:
-        """Return the change of an object; None if it was recorded and has not changed since."""
+        """Return how an object has changed; None if it was recorded and has not changed since."""
         known = self._known.get(key)
         if known is None:
             return Change(node.parts if node.kind in HOLDERS else {})
@@ -204,7 +204,8 @@ def _is_compared(node: Node) -> bool:
 
 def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
     """
-    Return what has changed between a holder's parts `before` and `now`; None if nothing has.
+    Return what has changed between the parts of `holder` as they were `before` and as they are `now`; None if nothing
+    has.
 
     A part that is missing in `now` counts as gone only if `holder` no longer has an attribute of that name. For
     example, an attribute of a library's module is a part only while its value is plain. If it gets another value, it is

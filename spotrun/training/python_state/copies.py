@@ -1,6 +1,6 @@
 """
 Saves and restores modules that are copies of a part of the trained module, such as averages and teachers. This is
-needed only for copies that the script makes during a batch, because it makes all others again at its start.
+needed only for copies that the script makes during a batch. All others are made again when the script starts.
 
 A checkpoint cannot describe how to build a module. So a resume finds the part of the trained module that has the same
 structure, copies it, and gives the copy the saved weights, flags and plain attributes.
@@ -38,7 +38,7 @@ class Copies:
         self._like: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
 
     def part_like(self, made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str | None:
-        """Return the name of the part of `module` that `made` is a copy of; None if it is not a copy."""
+        """Return the name of the part of `module` of which `made` is a copy; None if it is not a copy."""
         found = self._like.get(id(made))
         if found is None or found[0]() is not made:
             found = self._like[id(made)] = (weakref.ref(made), _part_like(made, module, own_parts))
@@ -55,7 +55,7 @@ def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str |
 
 def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
     """
-    Return whether `made` could be a copy of `part`: their tensors have the same names and shapes, and each other
+    Return True if `made` could be a copy of `part`: their tensors have the same names and shapes, and each other
     attribute is a scalar, or the same object in both modules.
     """
     if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:

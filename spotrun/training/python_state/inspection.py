@@ -2,10 +2,11 @@
 Detects whether an object has changed, without calling the object's code. This is used for objects that checkpoints do
 not contain.
 
-The module compares facts about the object. The fact about an iterator is its position. The facts about an object that
-is partly outside the process, such as a file, are counts (outside.py). The facts about a library's object are the
-numbers, arrays and further objects in its attributes. Its private attributes, dicts and texts are mostly caches, so
-they are ignored unless they contain a random number generator, a connection or a process.
+The module compares facts about the object, which depend on its kind:
+- an iterator: its position
+- an object that is partly outside the process, such as a file: counts (outside.py)
+- an object of a library: the numbers, arrays and further objects in its attributes. Private attributes, dicts and
+  strings are mostly caches. They are ignored unless they contain a random number generator, connection or process.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Inspector:
         self._work = work
 
     def is_of_use(self, value: object) -> bool:
-        """Return whether inspecting `value` might find state on which a step depends."""
+        """Return True if inspecting `value` might find state on which a step depends."""
         cls = type(value)
         return not (issubclass(cls, _NEVER) or cls.__module__.startswith(self._harmless))
 
@@ -97,7 +98,7 @@ class Inspector:
         return not kept and self.is_of_use(part)
 
     def _facts_of(self, value: Any) -> list[Any]:
-        """Return the facts of `value`, without the facts of its parts."""
+        """Return the facts about `value`, without those about its parts."""
         cls = type(value)
         if is_outside(cls):
             seen = seen_of(value, self._work)
@@ -120,7 +121,7 @@ class Inspector:
 
 
 def _public(value: Any) -> list[Any]:
-    """Return the public plain attributes of the object, including texts and flags."""
+    """Return the public plain attributes of the object, including strings and flags."""
     cls = type(value)
     if not cls.__dictoffset__ or _is_shadowed(cls):
         return []
@@ -147,8 +148,8 @@ def _or_id(value: Any) -> Any:
 
 def _kept_results(value: Any) -> list[Any]:
     """
-    If `value` is a function with a cache (`lru_cache`), return the number of results that the cache has stored. The
-    results themselves cannot be read, and a resume cannot restore them.
+    Return the number of results that a function's cache (`lru_cache`) has stored, as a list; [] for any other value.
+    The results themselves cannot be read, and a resume cannot restore them.
     """
     return [value.cache_info().misses] if type(value) is CACHE else []
 
@@ -173,7 +174,7 @@ def _counts_anyway(cls: type) -> bool:
 
 def _is_shadowed(cls: type) -> bool:
     """
-    Return whether instances of `cls` are proxies for other objects. Reading a proxy's attributes could create the
+    Return True if instances of `cls` are proxies for other objects. Reading a proxy's attributes could create the
     object behind it.
     """
     return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)

@@ -2,7 +2,7 @@
 Restores the Python state that an image describes (see encoding.py).
 
 Some objects are created whenever the script starts. A restore changes these in place, because other objects may refer
-to them. Objects that the script had created later do not exist in the new process, so the restore creates them:
+to them. Objects that the script created later do not exist in the new process, so the restore creates them:
 containers, arrays, tensors, and instances of classes that exist in the script's modules. It never imports or calls
 anything that an image names.
 """
@@ -57,10 +57,10 @@ class _Missing(Exception):
 
 class Restorer:
     """
-    Restores one image. After the restore, the attribute `lost` has the paths of the values that could not be restored,
-    because this process has no object for them.
+    Restores one image. After the restore, the attribute `lost` contains the paths of the values that could not be
+    restored, because this process has no object for them.
 
-    The argument `late` has all parts that the trained module has now, by path.
+    The argument `late` maps the path of each current part of the trained module to the part.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Restorer:
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
         """
         Find or create the object for entry `number` of the image, and return it. Its content is restored later. Return
-        None if its content cannot be restored later (it is then created once its parts exist), or if this process
-        cannot create it at all.
+        None for an object that cannot be filled later, and is therefore created only once its parts exist. Also return
+        None if this process cannot create the object at all.
         """
         if kind in _BUILT:
             return None
@@ -203,8 +203,8 @@ class Restorer:
 
     def _contents(self) -> dict[int, Any]:
         """
-        Return the parts of each object, before the content of any object is restored. If one part of a container is
-        missing, the container counts as missing too.
+        Return the parts of each object, by the object's number, without restoring any of them yet. If one part of a
+        container is missing, the container counts as missing too.
         """
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
@@ -337,7 +337,7 @@ class Restorer:
 
 
 def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str, ...]) -> None:
-    """Restore a holder's parts without calling its class's `__setattr__`, which may be the script's code."""
+    """Restore an object's attributes without calling its class's `__setattr__`, which may be the script's code."""
     if kind == "nn" and FLAGS in parts:
         _set_flags(holder, parts.pop(FLAGS))
     own = {name: part for name, part in parts.items() if not is_name_of_python(name)}
@@ -415,8 +415,10 @@ def _flag(name: str, number: int) -> Flag:
 
 def _enum(name: str) -> type:
     """
-    Return the enum class `name` (`module:class`) without importing anything. Raise _Missing if this process does not
-    have it.
+    Return the enum class `name` (`module:class`) without importing anything.
+
+    Raises:
+        _Missing: this process does not have the class.
     """
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)

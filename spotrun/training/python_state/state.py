@@ -113,8 +113,8 @@ class PythonState:
 
     def dump(self) -> State:
         """
-        Return the changes since `begins`. Tensors are not copied. Afterwards, `news` returns the changes that cannot be
-        saved.
+        Return the changes since `begins` was called. Tensors are not copied. Afterwards, `news` returns the changes
+        that cannot be saved.
         """
         probe = self._dumps % PROBE_EVERY == 0
         self._dumps += 1
@@ -148,7 +148,7 @@ class PythonState:
 
     def _is_of_library(self, value: object) -> bool:
         """
-        Return whether `value` is the cache of a library's function, such as an imported function with `lru_cache`.
+        Return True if `value` is the cache of a library's function, such as an imported function with `lru_cache`.
         """
         if type(value) is not CACHE:  # isinstance() would read `value.__class__`, which may raise for a lazy proxy
             return False
@@ -175,7 +175,7 @@ class PythonState:
 
     def knows(self, value: object) -> bool:
         """
-        Return whether snapshots can refer to `value` by its path. They can if the script had it when training began.
+        Return True if snapshots can refer to `value` by its path, because it existed when training began.
         """
         return self._baseline.knows(value)
 
