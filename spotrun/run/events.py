@@ -112,7 +112,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     `script_sha256` is the digest of the script alone. If two runs have the same digest, they did the same work, so
     their bills can be compared. It is "" for a command, and in a run that an earlier version created.
 
-    `storage` are the prices of the object store. `deadline_at` is the run time by which the run has to be completed;
+    `storage` has the prices of the object store. `deadline_at` is the run time by which the run has to be completed;
     None without a deadline. `interruption_bands` has the cloud's published figures: for a region and a type
     (`us-east-1/g5.xlarge`), the share of spot instances that the cloud interrupts in a month, such as "5-10%".
     `epochs_end` is the rule for when an epoch ends. `benched` has the seconds per step on each kind of instance, if
@@ -295,7 +295,7 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     def attached_usd_per_hour(self) -> Decimal:
         """
         The hourly cost of an on-demand instance's disk and address, which is billed in addition to the machine. For a
-        spot instance, first call `attached_to`, because its address may have another price.
+        spot instance or the user's own machine, first call `attached_to`, because their prices may differ.
         """
         return self.volume_usd_per_hour + self.address_usd_per_hour
 

@@ -55,7 +55,7 @@ def instance_of(run: OpenRun, state: RunState, text: str) -> str:
 
 def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
     """
-    Return the id of a member's instance that has not ended according to the ledger.
+    Return the id of a member's instance. According to the ledger, the instance has not ended.
 
     Raises:
         RunNotFound: the run does not have this member, or the member's instance does not exist yet or has ended.

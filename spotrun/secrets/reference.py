@@ -1,4 +1,4 @@
-"""References to secrets: a specification names where a value is stored, and never holds the value."""
+"""References to secrets: a job names the place where a secret is stored, and never contains the secret itself."""
 
 from __future__ import annotations
 

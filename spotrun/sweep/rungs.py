@@ -386,9 +386,9 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     `left` is divided equally among the next `wanted_by` trials. If each of them would get too little, it is divided
     among fewer trials.
 
-    Once `need` is known (the expected cost of a trial), the budget is at most `AMPLE` times the need. If `left` is
-    enough to give all `to_begin` trials more than that, the budget is at most an equal share of `left`, but never more
-    than `GENEROUS` times the need.
+    If `need` is known (the expected time and cost of a trial), the budget is at most `AMPLE` times that cost. If
+    `left` suffices to give each of the `to_begin` trials more than that, the limit is an equal share of `left` instead,
+    but never more than `GENEROUS` times the expected cost.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:

@@ -101,8 +101,8 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 def _is_watched(tensor: Tensor) -> bool:
     """
-    Return True if writes to `tensor` are counted and its memory can be copied in the background, because it is
-    plain CPU memory or GPU memory.
+    Return True if writes to `tensor` are counted, and it can be copied in the background, because it is in plain CPU
+    memory or in GPU memory.
     """
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 
