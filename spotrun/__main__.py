@@ -1,4 +1,4 @@
-"""Makes `python -m spotrun` do the same as the command `spotrun`."""
+"""Runs the command `spotrun` for `python -m spotrun`."""
 
 from spotrun.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The gaps of a run: parts of its training's state that change but are in no checkpoint. Pure."""
+"""The gaps of a run: parts of its training's state that change but are in no checkpoint."""
 
 from __future__ import annotations
 

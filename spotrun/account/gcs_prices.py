@@ -78,8 +78,8 @@ def gcs_prices(location: str) -> StoragePrices:
 
 def _of_several(location: str) -> Mapping[str, Decimal]:
     """
-    Return the prices in which a bucket that spans several regions differs from a bucket in one region. Return {} for a
-    bucket in one region.
+    Return the prices that differ from those of a bucket in one region, if the bucket spans several regions. If it is in
+    one region, return {}.
     """
     if location in _MULTI_REGIONS:
         return list_prices("GCS Standard in all of a continent").prices
@@ -88,8 +88,8 @@ def _of_several(location: str) -> Mapping[str, Decimal]:
 
 def usd_per_gb(one: Continent, other: Continent) -> Decimal:
     """
-    Return the price of a GB between two different regions, one on each of these continents. If the two continents have
-    different prices, the higher price counts.
+    Return the price per GB of traffic between two different regions, one on each of these continents. If the two
+    continents have different prices, the higher price counts.
     """
     if one is other or {one, other} == _AMERICAN:
         return _within(one)
@@ -105,9 +105,8 @@ def _passages(location: str, home: Continent) -> dict[str, Passage]:
     """
     Return the prices of traffic between a bucket and an instance. `home` is the bucket's continent.
 
-    Most prices are keyed by the instance's continent. A region whose price differs from its continent's has a separate
-    entry, keyed by the region. These are the bucket's own regions and, for the location `eu`, the European regions
-    outside `eu`.
+    Most prices are keyed by the instance's continent. Regions whose price differs from their continent's have separate
+    entries: the bucket's own regions and, for the location `eu`, the European regions outside `eu`.
     """
     regions, is_multi = _regions(location), location in _MULTI_REGIONS
     copied = _within(home) if is_multi or len(regions) > 1 else Decimal(0)

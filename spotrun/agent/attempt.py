@@ -110,7 +110,7 @@ class AttemptRun:
         Run the attempt to its end. `ready` is a checkpoint that was fetched before the takeover, if there is one.
 
         Raises:
-            PowerOff: the attempt has ended. Its text is the reason.
+            PowerOff: the attempt has ended. The exception's text is the reason.
         """
         attempt = self._begin()
         self._context.status.change(phase="restore", attempt=attempt.number)
@@ -140,9 +140,9 @@ class AttemptRun:
 
     def _may_save_until(self, until_s: float) -> Callable[[], bool]:
         """
-        Return a function that says whether a gang's lead is still allowed to save its trainer's last snapshot after the
-        attempt's end. If this snapshot becomes a commit, the next attempt resumes from it (protocol 43). The permission
-        ends at `until_s`, or earlier if the lead leaves the gang or the next attempt begins.
+        Return a function that returns True while a gang's lead is still allowed to save its trainer's last snapshot
+        after the attempt's end. If this snapshot becomes a commit, the next attempt resumes from it (protocol 43). The
+        permission ends at `until_s`, or earlier if the lead leaves the gang or the next attempt begins.
         """
         name, attempt = self._context.assignment.name, self._journal.attempt
 

@@ -83,7 +83,7 @@ class AttemptLoop:
         instance, or None if there is none.
 
         Raises:
-            PowerOff: the attempt has ended. Its text is the reason.
+            PowerOff: the attempt has ended. The exception's text is the reason.
         """
         self._start.newest(incarnation, ready)
         while True:

@@ -43,8 +43,7 @@ class Preemption:
     @property
     def until_next_s(self) -> float:
         """
-        Maximum seconds of system time until this object has to check again whether to act, even if no letter
-        comes.
+        Maximum seconds of system time until this object has to be called again, even if no letter comes.
         """
         return self._drain.until_next_s(self._start.trainee.times)
 

@@ -1,6 +1,6 @@
 """
-Checks whether spotrun can give a run a separate identity: makes an identity for a run that does not exist, and removes
-it.
+Checks whether spotrun can give each run a separate identity: makes an identity for an imaginary run, and removes it
+again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ longer.
 @contextlib.contextmanager
 def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
     """
-    Yield the uid of a run that does not exist. The block makes an identity for it; after the block, remove the
-    identity.
+    Yield the uid of an imaginary run. The block makes an identity for it; after the block, remove the identity.
     """
     uid = trial_uid(clock.now())
     try:

@@ -1,4 +1,4 @@
-"""Calls each region separately, so that a failed region does not affect the others."""
+"""Calls a cloud's regions one by one, so that a failed region does not affect the others."""
 
 from __future__ import annotations
 

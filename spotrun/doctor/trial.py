@@ -71,7 +71,7 @@ class StoreTrial:
     # -- permissions -------------------------------------------------------------------------------------------------
 
     def _permissions(self) -> Iterator[Finding]:
-        """Perform once each operation that a run performs on a store."""
+        """Perform each operation that a run performs on a store, once."""
         key = self._key("permissions")
         with _while("create an object"):
             persist(lambda: self._store.put_if_absent(key, b"created"))
@@ -186,8 +186,8 @@ class StoreTrial:
 
 def _absent_folders(uri: str) -> list[Path]:
     """
-    Return the folders that do not exist yet, deepest first: the store's folder and its missing parents. The trial's
-    first object creates them.
+    Return those of the store's folder and its parents that do not exist yet, deepest first. Writing the first object
+    creates them.
     """
     place = address.parse(uri)
     above = (Path(place), *Path(place).parents) if isinstance(place, str) else ()

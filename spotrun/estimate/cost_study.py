@@ -1,5 +1,6 @@
 """
-Defines a cost study: prices and speeds at several places, from which spotrun computes what trainings cost there.
+Defines a cost study: prices and speeds of several providers or machines, from which spotrun computes the costs of
+trainings on them.
 
 `spotrun.estimate.cost_study_file.load_study` reads a study; `spotrun.estimate` computes its figures.
 """
@@ -100,7 +101,7 @@ class Part(Model):
 
 
 class Interrupted(Model):
-    """Capacity that is interrupted now and then. Each interruption costs the time `restart`."""
+    """Capacity that is interrupted now and then. After each interruption, the time `restart` is lost."""
 
     interruptions_per_hour: Amount = Decimal(0)
     restart: fields.Duration = timedelta(0)
@@ -321,8 +322,8 @@ def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
 
 def _ancestors(study: CostStudy, name: str) -> list[str]:
     """
-    Return the places on which the speed at `name` depends: the place that its `like` names, then the one that `like`
-    names there, and so on. Stop before a place is listed twice.
+    Return the places on which the speed at `name` depends: the place that its `like` names, then the place that
+    this place's `like` names, and so on. Stop before a place is listed twice.
     """
     met: list[str] = []
     while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:

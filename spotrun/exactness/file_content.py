@@ -102,11 +102,11 @@ def _of_bytes(content: bytes, clean: Clean) -> Parts:
         yield from _of_text(content, clean)
 
 
-# -- texts -----------------------------------------------------------------------------------------------------------
+# -- text files ------------------------------------------------------------------------------------------------------
 
 
 def _of_text(content: bytes, clean: Clean) -> Parts:
-    """Yield the lines of a text. If a line is a JSON object or list, yield its fields instead."""
+    """Yield the lines of a text file. If a line is a JSON object or list, yield its fields instead."""
     for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(keepends=True), 1):
         fields = _read_json(line) if line.startswith(("{", "[")) else None
         if fields is not None:

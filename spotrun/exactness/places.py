@@ -1,7 +1,9 @@
 """
 Finds patterns in the places that vary. A place is the path of a value, such as `row 3, loss`. It varies if two
-trainings have different values there. Places that match the pattern count as varying too: for example, if a column of a
-table varies in most rows, the whole column counts as varying.
+trainings have different values there.
+
+Other places that match a pattern count as varying too. For example, if a column of a table varies in most rows, the
+whole column counts as varying.
 """
 
 from __future__ import annotations
@@ -77,9 +79,9 @@ def pattern_of(
     many positions as this rule allows.
 
     A number at a position *varies* if most of the places with this number there vary. A position may be ignored if most
-    of its numbers vary. In two cases, a position with at most LONG numbers may be ignored only if all its numbers vary:
-    if several positions are ignored, or if only the last one is and it numbers the items of a record. It is assumed to
-    do so in every list, and if `is_record` is true.
+    of its numbers vary. A position with at most LONG numbers has to meet a stricter condition in two cases: if several
+    positions are ignored, or if the position numbers the items of a record. Then all its numbers have to vary. The last
+    position is assumed to number the items of a record if it is an index of a list, or if `is_record` is True.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))

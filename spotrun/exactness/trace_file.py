@@ -30,7 +30,7 @@ def path_of_rank(path: Path, rank: int) -> Path:
 
 
 def read_ranks(path: Path) -> dict[int, Trace]:
-    """Return the trace of each rank. (An earlier version of spotrun wrote the traces of all ranks into one file.)"""
+    """Return the trace of each rank."""
     found = {0: TraceFile(path).read()}
     for other in sorted(path.parent.glob(f"{path.name}.rank*")):
         found[int(other.name.rpartition(".rank")[2])] = TraceFile(other).read()
@@ -71,6 +71,6 @@ class TraceFile:
 
 
 def _is_torn(descriptor: int) -> bool:
-    """Return whether the last writer was killed in the middle of a line."""
+    """Return True if the last writer was killed in the middle of a line."""
     size_bytes = os.fstat(descriptor).st_size
     return size_bytes > 0 and os.pread(descriptor, 1, size_bytes - 1) != b"\n"

@@ -1,4 +1,4 @@
-"""Reads the status objects of a run's agents for a runner."""
+"""Reads the status objects of a run's agents. Used by runners."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class AgentStatuses:
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
         """
         Return the last step that the training had completed when the instance `lost` was lost, according to the status
-        of its agent; if it was a member of the current attempt's gang, according to the statuses of all members. Return
-        None if none of these agents had begun an attempt.
+        of its agent. If the instance belonged to the current attempt, use the statuses of all the attempt's agents.
+        Return None if none of these agents had begun an attempt.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
@@ -69,7 +69,7 @@ class AgentStatuses:
 
     def heard(self, names: Iterable[MemberName]) -> dict[MemberName, datetime]:
         """
-        Return the time at which each member's agent last wrote its status. A member without a status is absent.
+        Return the time at which each member's agent last wrote its status. Leave out members without a status.
 
         Raises:
             StoreUnavailable: the times are unknown.
@@ -104,9 +104,9 @@ class AgentStatuses:
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
         """
-        Return a figure from the newest agent's status; if it is not there, from the next older status, and so on.
-        `figure` returns the figure in a status. `known` is the figure that an earlier call found, or None. If it is
-        known, read only the newest agent's status, and return `known` if the figure is not there.
+        Return a figure from the newest status that contains it. `figure` extracts the figure from a status. `known` is
+        the figure that an earlier call found, or None. If it is not None, read only the newest agent's status, and
+        return `known` if that status does not contain the figure.
         """
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])

@@ -1,5 +1,6 @@
 """
-Checks the paths of files in a folder: whether a path stays inside the folder, and whether a list of files may name it.
+Checks the paths of files in a folder: whether a path stays inside the folder, and whether a list of files may contain
+the path.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def leads_inside(path: str, target: str) -> bool:
 
 
 def is_nameable(path: str) -> bool:
-    """Return True if a list of files may name this path."""
+    """Return True if a list of files may contain this path."""
     return is_path_inside(path) and is_text(path)
 
 

@@ -112,8 +112,8 @@ def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
 
 def record_trial(store: Store, sweep: SweepRecord, number: int, run_uid: str, *, anyway: bool = False) -> bool:
     """
-    Record which run trains a trial. If the trial already has another run, change nothing and return False; but with
-    `anyway`, which is for a recorded run that was deleted, replace the record.
+    Record which run trains a trial. If the trial already has another run, change nothing and return False.
+    `anyway` replaces the record in that case too. Use it if the recorded run was deleted.
     """
     key, data = _trial_key(sweep, number), msgspec.json.encode(TrialRecord(run=run_uid))
     if anyway:

@@ -1,4 +1,4 @@
-"""Forecasts one job: chooses the strategies and markets to compare, and the assumptions."""
+"""Prepares the forecast of a job: chooses the strategies and markets to compare, and the assumptions."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class CheckpointTraffic(msgspec.Struct, frozen=True):
         return self.price_usd_per_hour(offering) + self.to(offering).usd_per_hour
 
     def price_usd_per_hour(self, offering: Offering) -> float:
-        """Return the dollars per hour of all instances that train together."""
+        """Return the price per hour, in USD, of all instances that train together."""
         return self.size * float(offering.price_usd_per_hour)
 
 
@@ -270,8 +270,8 @@ def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
 
 def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTraffic) -> list[ForecastRequest]:
     """
-    Return the rows of the forecast. In three rows, the job's strategy uses the spot pools of one zone, of one region,
-    or of all zones. Two more rows, for comparison, use only on-demand or only spot.
+    Return the requests for the rows of the forecast. In three rows, the job's strategy uses the spot pools of one zone,
+    of one region, or of all zones. Two more rows, for comparison, use only on-demand or only spot.
     """
     spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
     dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]

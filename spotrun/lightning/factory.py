@@ -2,7 +2,7 @@
 Contains the functions that pyproject.toml registers as `callbacks_factory` entry points. Lightning calls them for every
 new Trainer, and adds the callbacks that they return.
 
-Without an agent, a call only reads one environment variable.
+If no agent runs the script, these functions only read one environment variable.
 """
 
 from __future__ import annotations

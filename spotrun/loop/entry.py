@@ -58,8 +58,7 @@ def _waits() -> list[Any]:
 
 def _at_first_step(act: Callable[[], None]) -> None:
     """
-    Call `act` once, at the first step of any optimizer. If a script has a Loop, the script has entered it before that
-    step.
+    Call `act` once, at the first step of any optimizer. A script that uses a Loop has entered it by then.
     """
     if _waits():
         return

@@ -40,7 +40,7 @@ class TraceSpan(NamedTuple):
 
     `key` identifies the stretch within its run and never changes. `within` is the key of the next larger stretch that
     contains this stretch; None for the run itself. `told` are the attributes that are sent with the stretch. `failed`
-    is the reason for which the stretch failed; "" if it did not fail.
+    is the reason why the stretch failed; "" if it did not fail.
     """
 
     key: str

@@ -79,7 +79,8 @@ class Installation:
 
     def install(self, progress: Callable[[str], None]) -> datetime | None:
         """
-        Deploy the function, and record the night. Return when the next night is due; None if that is unknown.
+        Deploy the function, and record the night. Return the time at which the next night is due; None if that time is
+        unknown.
 
         Raises:
             SpotrunError: the night was not installed. After CloudUnavailable, it is unknown whether it was installed.
@@ -106,7 +107,7 @@ class Installation:
         spec = self._spec
         return Night(
             name=spec.name,
-            # In the function, the work folder has a different path than on this machine.
+            # Where the deployed function runs, the work folder has a different path.
             spec=spec.model_copy(update={"workdir": "/"}).to_dict(),
             workdir_sha256=self._record.upload(Path(spec.workdir)),
             at=self._time_of_day,
@@ -123,7 +124,7 @@ class Installation:
 
 def left_alone(begun: Sequence[NumberedNight], runs: Sequence[OpenRun]) -> list[str]:
     """
-    Return a note if the run of the newest night in `begun` is one of `runs` and unfinished. The note warns that the
+    Return a note if the run of the newest night in `begun` is unfinished and is one of `runs`. The note warns that the
     function being installed will not take care of that run, because the function has a new pin.
     """
     newest = {each.begun.run for each in begun[-1:]}
@@ -151,7 +152,7 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
             )
     if spec.policy.deadline is not None and not isinstance(spec.policy.deadline, timedelta):
         raise SpecInvalid(
-            "a night's deadline has to be a duration from the night's beginning",
+            "a night's deadline has to be a duration, counted from the night's beginning",
             hint="write --deadline 8h",
             key=("policy", "deadline"),
         )
@@ -159,6 +160,6 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
     if advisor is not None and "://" not in advisor:
         raise SpecInvalid(
             f"{advisor} is a file on this machine, which a night cannot read",
-            hint="name the file by its URL",
+            hint="give the file's URL",
             key=("aws", "advisor"),
         )

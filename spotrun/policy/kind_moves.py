@@ -4,11 +4,11 @@ for a move: the other kind is known to cost less per sample, or its cost is unkn
 
 For a move, the runner launches a standby of the other kind while the old instance still trains. So a move costs the
 standby's start and a handover. Without the move, the old instance would train until it is lost, or until a spot
-instance replaces it. The run would then change to the best kind anyway, at no extra cost. So the move saves money only
-until then.
+instance replaces it. At that moment, the run would change to the best kind anyway, at no extra cost. So a move can save
+money only up to that moment.
 
-If the speeds of both kinds were measured, the run moves if the saving until then exceeds the cost of the move. The
-saving assumes the smallest difference between the two kinds that the measurements allow.
+If the speeds of both kinds were measured, the run moves if this saving exceeds the cost of the move. The saving is
+computed from the smallest difference between the two kinds that the measurements allow.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _on_demand_h(facts: Facts) -> float:
 
 
 def _on_demand_since(state: RunState, current: Attempt) -> datetime:
-    """Return the time at which the run changed to on-demand, before any moves between kinds on demand."""
+    """Return the time at which the run changed from spot to on-demand. Later moves to another kind do not count."""
     since = current.started_at
     for attempt in reversed(state.attempts.values()):
         if state.launch_of(attempt).intent.offering.capacity_type is CapacityType.SPOT:
@@ -119,7 +119,7 @@ def _known_to_be_cheaper(facts: Facts, work: Work, here: Offering) -> KindMove |
 def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
     """
     Return the cost of a move in USD: the start of the instance `there`, and the handover, during which both instances
-    are paid and neither trains.
+    are billed and neither trains.
     """
     handover_s = (assumptions.COMMIT + assumptions.WARM_RESTORE).total_seconds()
     to_usd, from_usd = float(there.price_usd_per_hour), float(here.price_usd_per_hour)
@@ -131,7 +131,7 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
     Return a move to a kind whose speed is worth measuring in a trial; None if there is no such kind.
 
     The run begins a trial only from the best kind whose speed was measured. From any other kind, it moves to that best
-    kind first. If that move does not pay, a trial does not pay either.
+    kind first. If that move does not save money, a trial does not either.
     """
     left_h = _work_until_lost_h(facts, here)
     if best_known(facts, work) != kind_of(facts, here) or left_h is None:
@@ -142,8 +142,8 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
     """
-    Return the cost, in USD, of doing as much work in the current pool as the first kind does in an hour, even if the
-    run is not allowed to request this pool at the moment.
+    Return the cost, in USD, of an hour's work in the current pool, even if the run is not allowed to request this pool
+    at the moment. An hour's work is what the job's first kind does in an hour.
     """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:

@@ -22,7 +22,7 @@ again with a probability of 0.23.
 
 
 def name_of(pool: Pool) -> str:
-    """Return the name by which strategies know a spot pool. (They call it a zone.)"""
+    """Return the name that strategies use for a spot pool. (They call pools zones.)"""
     return f"{pool.zone}/{pool.instance_type}"
 
 
@@ -30,7 +30,7 @@ def name_of(pool: Pool) -> str:
 def just_lost(facts: Facts) -> dict[Pool, Observation]:
     """
     Return the spot pools that have recently refused a request of any run, or in which any run has recently lost an
-    instance or received a notice. Each pool comes with that observation.
+    instance or received a notice. Map each pool to that observation.
     """
     return pools_in_trouble([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 

@@ -1,5 +1,6 @@
 """
-Wraps long lines at the terminal's width. Output to anything but a terminal is not wrapped, because programs read it.
+Wraps long lines at the terminal's width. Output that does not go to a terminal is not wrapped, because programs may
+read it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
-Checks a run against a condition, which is given by `--fail-if` or by `report.fail_if` in the job
-(`spotrun.spec.condition`).
+Checks a run against the condition in `--fail-if`, or in `report.fail_if` of the job (`spotrun.spec.condition`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
 
 def blind(why: str, since: datetime, now: datetime, clock: str) -> str:
     """
-    Describe in one line a runner that gets no answer from the cloud. `why` is the reason, and what to do about it.
+    Describe in one line a runner that gets no answer from the cloud. `why` is the reason, with advice.
     """
     lasts = span(max(0.0, (now - since).total_seconds()))
     return f"its runner has had no answer from the cloud since {since:%a %H:%M:%S} {clock}, {lasts} ago: {why}"
@@ -53,7 +53,7 @@ def left_alone(run: str, state: RunState) -> str:
 
 
 def _carried_on(run: str, created: RunCreated) -> str:
-    """Name the command that continues the run, in words to which the caller adds the command that ends the run."""
+    """Name the command that continues the run, as the first half of a sentence about continuing and ending the run."""
     if created.is_bench:
         return "The bench that created it is over: "
     if created.sweep:

@@ -1,6 +1,6 @@
 """
-Shortens the descriptions of events for people who watch a run. The reason for a refusal is shown only once and briefly;
-`events` and `why` show it in full.
+Shortens the descriptions of events for people who watch a run. If the cloud refuses several launches for the same
+reason, the reason is shown only once and briefly; `events` and `why` show it in full.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     `script_sha256` is the digest of the script alone. If two runs have the same digest, they did the same work, so
     their bills can be compared. It is "" for a command, and in a run that an earlier version created.
 
-    `storage` are the prices of the object store. `deadline_at` is the run time by which the run has to be completed;
+    `storage` has the prices of the object store. `deadline_at` is the run time by which the run has to be completed;
     None without a deadline. `interruption_bands` has the cloud's published figures: for a region and a type
     (`us-east-1/g5.xlarge`), the share of spot instances that the cloud interrupts in a month, such as "5-10%".
     `epochs_end` is the rule for when an epoch ends. `benched` has the seconds per step on each kind of instance, if
@@ -230,7 +230,7 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
             require_amount(amount)
 
     def crosses(self, region: str) -> bool:
-        """Return True if an instance in `region` is in another region than the bucket."""
+        """Return True if `region` is not the bucket's region."""
         passage = self._passage(region)
         return self.region not in ("", region) if passage is None else not passage.is_home
 
@@ -294,15 +294,15 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attached_usd_per_hour(self) -> Decimal:
         """
-        The hourly cost of an instance's disk and address, which is billed in addition to the machine. The address of a
-        spot instance can be cheaper. So for a spot instance, read this from the rule that `attached_to` returns.
+        The hourly cost of an on-demand instance's disk and address, which is billed in addition to the machine. For a
+        spot instance or the user's own machine, first call `attached_to`, because their prices may differ.
         """
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
     def attached_to(self, capacity_type: CapacityType) -> BillingRule:
         """
         Return the rule for instances of one capacity type. Spot instances can have another price for the address. The
-        user's own machine has no minimum, and no costs of a disk or an address.
+        user's own machine has no minimum time, and no cost for a disk or an address.
         """
         if capacity_type is CapacityType.OWN:
             alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
@@ -416,7 +416,8 @@ class GuardArmed(Event, frozen=True, kw_only=True):
 
 class LaunchClosed(Event, frozen=True, kw_only=True):
     """
-    The launch is given up: no attempt will start from it, and every runner terminates its instance. Irrevocable.
+    The launch is given up: no attempt will start from it, and every runner terminates its instance. This
+    cannot be undone.
 
     `refused` is True if the cloud refused the request, so that no instance exists. If it is False, the cloud
     might not have answered, and an instance might exist that no runner has observed yet.
@@ -437,7 +438,8 @@ class DrainRequested(Event, frozen=True, kw_only=True):
 
 class InstanceCondemned(Event, frozen=True, kw_only=True):
     """
-    The instance of this launch is ordered to end: any runner that observes the instance terminates it. Irrevocable.
+    The instance of this launch is ordered to end: any runner that observes the instance terminates it. This
+    cannot be undone.
     """
 
     launch: Count
@@ -448,7 +450,8 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
 
 class MemberReleased(Event, frozen=True, kw_only=True):
     """
-    The run no longer needs this member, so any runner terminates its instance. The member is not at fault. Irrevocable.
+    The run no longer needs this member, so any runner terminates its instance. The member is not at fault. This cannot
+    be undone.
     """
 
     launch: Count
@@ -485,7 +488,7 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
     """
     The deadline cannot be met: at the measured speed, the run will be completed only at `expected_at`, even if it
-    continues on demand. Written once.
+    continues on demand. This event is written at most once.
     """
 
     deadline_at: Moment
@@ -498,7 +501,7 @@ class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     The run has spent the share of its budget at which the user wants a warning.
 
     If it continues to spend at this rate, the whole budget will be spent at `passes_at`, in `epoch`. Both are None if
-    this cannot be predicted. Written once.
+    this cannot be predicted. This event is written at most once.
     """
 
     spent_usd: Decimal
@@ -749,8 +752,8 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):
     """
-    A commit is retired: from now on no trainer resumes from it, so its objects may be deleted. Irrevocable. `attempt`
-    is None if a runner retires the commit after the run has ended.
+    A commit is retired: from now on no trainer resumes from it, so its objects may be deleted. This cannot be
+    undone. `attempt` is None if a runner retires the commit after the run has ended.
     """
 
     attempt: Count | None
@@ -1032,7 +1035,7 @@ RESTORE = "restore the entry from a backup or an earlier object version; until t
 
 
 def is_whole(data: bytes) -> bool:
-    """Return True if the object matches the checksum that it contains. It need not be an entry."""
+    """Return True if a stored object matches the checksum that it contains, even if the object is not an entry."""
     return unsealed(data) is not None
 
 

@@ -1,1 +1,1 @@
-"""Code that several verbs of the command line share: it prepares, opens, looks after and ends runs."""
+"""Code that several commands share: it creates, opens, looks after and ends runs."""

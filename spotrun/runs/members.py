@@ -1,4 +1,4 @@
-"""Finds the member of a gang that a command line names."""
+"""Finds the gang member that the user named on the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MemberOption = Annotated[
     str | None,
-    typer.Option("--member", metavar="LAUNCH.N", help="One of several nodes, named as in `spotrun events`."),
+    typer.Option("--member", metavar="LAUNCH.N", help="The node, if a run has several. `spotrun events` names them."),
 ]
 NAMED_MAX = 16
 _NAME = re.compile(r"(\d{1,15})\.(\d{1,2})", re.ASCII)
@@ -55,7 +55,7 @@ def instance_of(run: OpenRun, state: RunState, text: str) -> str:
 
 def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
     """
-    Return the id of a member's instance that has not ended according to the ledger.
+    Return the id of a member's instance. According to the ledger, the instance has not ended.
 
     Raises:
         RunNotFound: the run does not have this member, or the member's instance does not exist yet or has ended.

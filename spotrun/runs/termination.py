@@ -84,8 +84,8 @@ def _unended(run: OpenRun) -> str:
 
 def end_instances(run: OpenRun) -> list[str]:
     """
-    End all instances of the run that have not ended. If a region does not answer, end those in the other regions; the
-    runner's tick reports a region in which the run may have something left.
+    End all instances of the run that have not ended. If a region does not answer, end those in the other regions; a
+    runner's tick reports each region in which the run may still have instances.
 
     Returns:
         The ids of the instances that it ended.

@@ -1,5 +1,5 @@
 """
-Finds secret values by the name before them.
+Finds secret values by the names that precede them.
 
     --password X    HF_TOKEN=X    "api_key": "X"    X-Api-Key: X    Authorization: Bearer X    https://me:X@host/?sig=X
 
@@ -109,7 +109,7 @@ def names_secret(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return True if a command's word `name`, such as `--password`, shows that the word `value` is a secret."""
+    """Return True if `value` is a secret, as a word of a command after the word `name`, such as `--password`."""
     found = _WHOLE_NAME.search(name)
     return found is not None and names_secret(name) and _is_secret(value, found["core"].casefold())
 
@@ -141,7 +141,7 @@ def unfinished(text: str) -> int:
 def values_in(text: str) -> Iterator[NamedValue]:
     """
     Yield the values that follow names of secrets, in no particular order. A value ends at the end of its line. If a
-    part of a value itself looks like a name and its value, the part's value is yielded too.
+    value contains another name with a value, that inner value is yielded too.
     """
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):

@@ -1,4 +1,4 @@
-"""References to secrets: a specification names where a value is stored, and never holds the value."""
+"""References to secrets: a job names the place where a secret is stored, and never contains the secret itself."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def add_command(name: str, project: str) -> str:
 
 
 def add_encoded_command(name: str, project: str) -> str:
-    """Return the command that adds the content of a file as base64, for a file that does not contain text."""
+    """Return the command that adds the content of a binary file, as base64, to an existing secret."""
     return f"base64 -w0 FILE | {_gcloud_add(name, project)}"
 
 

@@ -4,11 +4,11 @@ Chooses files of a folder by their paths, with patterns like those in `.gitignor
     best.ckpt           a file or folder of that name, in any folder
     logs/*.csv          a pattern with a slash inside is matched from the top of the folder
     lightning_logs/     everything below a folder
-    **/last.ckpt        ** stands for any folders, or none
+    **/last.ckpt        ** stands for any number of folders, or none
     !data/              leaves out what the pattern matches
 
-If several patterns match a path, the last of them decides. `*` and `?` do not match a slash. If the first pattern
-begins with `!`, the files that no pattern matches are chosen; otherwise they are not.
+If several patterns match a path, the last of them decides. A file that no pattern matches is chosen only if the first
+pattern begins with `!`. `*` and `?` do not match a slash.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_pattern(value: object) -> str:
     Read a pattern that chooses files of the work folder.
 
     Raises:
-        Unreadable: `value` is not such a pattern.
+        Unreadable: `value` is not a valid pattern.
     """
     if not isinstance(value, str) or not value.strip():
         raise Unreadable("must be the pattern of a file", 'write it like best.ckpt or "*.csv"')

@@ -4,8 +4,8 @@ trains at other times.
 
     any_of: [{cloud: local, hardware: box}, {cloud: aws, region: us-east-1}]
 
-The model of a job has no `any_of` for such a choice. So in `resources`, this module replaces `any_of` with the keys of
-the cloud's entry, and adds the key `home`: the name of the user's machine. The two entries may be in either order.
+`RunSpec` has no field for such an `any_of`. So this module replaces `any_of` in `resources` with the keys of the
+cloud's entry, and adds the key `home`: the name of the user's machine. The two entries may be in either order.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class Places(NamedTuple):
 
 def has_machine(choice: object) -> bool:
     """
-    Return True if an entry of the list is the user's own machine. The list is then a choice between this machine and a
-    cloud.
+    Return True if an entry of `choice` is the user's own machine. It is then a choice between this machine and a cloud.
     """
     return isinstance(choice, list) and any(isinstance(entry, dict) and HARDWARE in entry for entry in choice)
 

@@ -535,7 +535,7 @@ def _number(value: object, what: str, fix: str) -> int | float | Decimal:
 
 @dataclass(frozen=True)
 class Accelerators:
-    """`count` accelerators of one kind per instance. `name` is written as the user wrote it: `V100`, `A100-80GB`."""
+    """`count` accelerators of one kind per instance. `name` is spelled as in the job: `V100`, `A100-80GB`."""
 
     name: str
     count: int = 1

@@ -32,7 +32,9 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
     unanswered = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
     if len(unanswered) == racers:
         why, advice = unanswered[0].message, unanswered[0].hint or "try again, or run `spotrun doctor`"
-        raise StoreUnavailable(f"{store.uri} answered none of {racers} writers: {why}", hint=advice) from unanswered[0]
+        raise StoreUnavailable(
+            f"none of {racers} simultaneous writers got an answer from {store.uri}: {why}", hint=advice
+        ) from unanswered[0]
     won = [number for number, answer in enumerate(answers) if answer is True]
     if len(won) > 1:
         raise _unsafe(f"the store told {len(won)} of {racers} writers that they created the same object")
@@ -47,8 +49,8 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
 
 def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailable]:
     """
-    Return the store's answer to each writer. If the answer is a StoreUnavailable, the writer may have created the
-    object or not.
+    Return the store's answer to each writer. If the answer is a StoreUnavailable, it is unknown whether the writer
+    created the object.
     """
     start = Barrier(racers, timeout=START_WITHIN_S)
 

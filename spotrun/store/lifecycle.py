@@ -1,6 +1,5 @@
 """
-Finds the lifecycle rules of a bucket that would remove the objects of a run. The rules are read from the cloud's answer
-to a request.
+Finds the lifecycle rules of a bucket that would remove the objects of a run.
 
 A rule counts even if it applies to only some of the objects below the store's prefix, such as those in one folder, or
 only large ones.

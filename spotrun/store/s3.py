@@ -249,10 +249,10 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    Return True if an error answer may have several causes, such as a missing object, a missing bucket, or a slow
-    connection: the answer may be damaged, or come from a server between this machine and the store. The caller then
-    retries, because a retry does less harm than a wrong guess. (If an answer has no error code, botocore uses its HTTP
-    status as the code.)
+    Return True if an error answer does not show the cause of the error. The object or the bucket may be missing, the
+    answer may be damaged, or it may come from a server between this machine and the store. The caller then retries,
+    because a retry does less harm than a wrong guess. (If an answer has no error code, botocore uses its HTTP status as
+    the code.)
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
 
@@ -260,8 +260,8 @@ def _is_vague(status: int, code: str) -> bool:
 @lru_cache(maxsize=8)
 def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
     """
-    Return the client for a process and its settings, which come from environment variables. All stores of the process
-    with the same settings share the client.
+    Return the client that all stores of a process with the same settings share. The settings come from environment
+    variables.
     """
     client = boto3.Session().client(
         "s3",

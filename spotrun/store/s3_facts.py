@@ -75,7 +75,7 @@ def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | UnknownFact:
 def answered(error: ClientError) -> str:
     """
     Describe the error in S3's answer, for example `S3 answered 403 AccessDenied`. If the answer has no error code, show
-    only its HTTP status. (In that case, botocore gives the status as the code, or no code.)
+    only its HTTP status. (In that case, botocore reports either the status as the code, or no code.)
     """
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(error.response.get("Error", {}).get("Code", ""))

@@ -1,6 +1,6 @@
 """
-Decides the next steps of a sweep: which trials begin and with what budgets, which trials stop, and why no further trial
-begins.
+Decides the next steps of a sweep: which trials begin, with what budgets, and which trials stop. If no further trial can
+begin, gives the reason.
 
     held = the costs of all settled trials + the whole budgets of all unsettled trials
     left = the sweep's budget - held             the maximum budget of the next trial
@@ -137,13 +137,14 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     A trial that has begun. Trials are numbered from 1.
 
     `settled` is True once the trial has ended and costs nothing more. `asked_to_stop` is True if its ledger has a stop
-    request. `judged` is True if the newest stop request comes from the sweep, not from the user. A stopped trial can be
-    continued later. `spared` is then its last epoch before that: comparisons at this epoch or an earlier one do not
-    stop the trial again.
+    request. `judged` is True if the newest stop request comes from the sweep, not from the user. If the trial was
+    stopped and continued, `spared` is its last epoch before it continued: comparisons at this epoch or an earlier one
+    do not stop the trial again.
 
     `epoch_s` is the training time of an epoch, and `start_s` is the time without training in the first epoch. Both are
-    known once an epoch is completed. For all instances of the trial together, `usd_per_hour` is the maximum price, and
-    `price_usd_per_hour` is the price of the cheapest launch. `age` is the run time since the trial's run was created.
+    known once an epoch is completed. `usd_per_hour` is the maximum price of all the trial's instances together, and
+    `price_usd_per_hour` is their price in the cheapest launch. `age` is the run time since the trial's run was
+    created.
     """
 
     number: int
@@ -299,8 +300,8 @@ def _start_s(epochs: Sequence[Account]) -> float:
 
 def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
     """
-    Return the expected time and cost of a trial: the highest values that were measured in any trial, or, before that,
-    the values in the job. Return None if there are neither.
+    Return the expected time and cost of a trial: the highest values that were measured in any trial. Before the first
+    measurement, use the time and price from the sweep's plan. Return None if the plan does not have them either.
     """
     measured = [each for each in trials if each.epoch_s is not None and each.epochs_total]
     if measured:
@@ -385,9 +386,9 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     `left` is divided equally among the next `wanted_by` trials. If each of them would get too little, it is divided
     among fewer trials.
 
-    Once `need` is known (the expected cost of a trial), the budget is at most `AMPLE` times the need. If `left` is
-    enough to give all `to_begin` trials more than that, the budget is at most an equal share of `left`, but never more
-    than `GENEROUS` times the need.
+    If `need` is known (the expected time and cost of a trial), the budget is at most `AMPLE` times that cost. If
+    `left` suffices to give each of the `to_begin` trials more than that, the limit is an equal share of `left` instead,
+    but never more than `GENEROUS` times the expected cost.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -542,8 +543,8 @@ def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: 
     """
     Return the stopped trials that can be continued within the sweep's budget and deadline, the most promising first.
 
-    A trial that has trained more epochs is more promising. Of two trials with the same number of epochs, it is the one
-    that did better in the comparison after its last epoch.
+    A trial that has trained more epochs is more promising. Of two trials with the same number of epochs, the one that
+    did better in the comparison after its last epoch is more promising.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
     free = plan.max_parallel - sum(not each.settled for each in trials)

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def is_a(thing: object, *names: str) -> bool:
-    """Return whether `thing` is of a class that has one of these names, or of a subclass of such a class."""
+    """Return True if the class of `thing`, or one of its base classes, has one of these names."""
     return any(cls.__name__ in names for cls in type(thing).__mro__)

@@ -28,7 +28,7 @@ class Counting:
 
     def begins(self) -> None:
         """
-        Compute the differences between the run's counts and the framework's. Called at the first batch that the
+        Compute the differences between the run's counts and the framework's. Call this at the first batch that the
         framework trains on.
         """
         _ = self._ahead

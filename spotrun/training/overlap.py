@@ -84,7 +84,7 @@ class Watch:
 
     def sees_writes(self, staged: Staged) -> bool:
         """
-        Return whether anything has written to the tensors. Only a watch with `probes` finds writes through `.data`.
+        Return True if anything has written to the tensors. Only a watch with `probes` finds writes through `.data`.
         """
         counted = any(tensor._version != version for tensor, version in self._versions)
         return counted or (self.probes and staged.changed())
@@ -101,8 +101,8 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 def _is_watched(tensor: Tensor) -> bool:
     """
-    Return True if writes to `tensor` are counted and its memory can be copied in the background: plain memory or a
-    GPU's.
+    Return True if writes to `tensor` are counted, and it can be copied in the background, because it is in plain CPU
+    memory or in GPU memory.
     """
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 

@@ -46,7 +46,7 @@ class RanksUnrelated(SpotrunError):
 
 
 class Ranks:
-    """The ranks of a training, and their communication with this process."""
+    """The ranks of a training, and the communication of this process with the other ranks."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -186,8 +186,8 @@ def _read(data: Tensor) -> Json:
 
 def _image_of(own: Any) -> Tensor:
     """
-    Return a rank's state in the format of checkpoints. If it has a value that checkpoints cannot contain, return a
-    message that names the value instead.
+    Return a rank's state in the format of checkpoints. If it has a value that checkpoints cannot contain, return
+    that value's path and class instead.
     """
     try:
         plan = plan_image({"own": own}, {})

@@ -1,5 +1,5 @@
 """
-Turns the descriptions of objects in a checkpoint into objects.
+Recreates objects from their descriptions in a checkpoint.
 
 Importing or calling what a checkpoint names would let a checkpoint execute any code. So objects are found or created
 only in these ways:
@@ -39,8 +39,8 @@ def revived(value: Any, standing: Any = _NOBODY) -> Any:
     Return `value` with each `SavedObject` in it replaced by an object. If it contains no `SavedObject`, return `value`
     itself.
 
-    `standing` is the script's current value at the same path. Those of its objects that fit get the saved state, and
-    are part of the result. Some kinds of `SavedObject` can be restored only into an existing object; without
+    `standing` is the script's current value at the same path. Objects in it that fit get the saved state, and become
+    part of the result. Some kinds of `SavedObject` can be restored only into an existing object; without
     `standing`, these stay in the result as they are.
 
     Raises:

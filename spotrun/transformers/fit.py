@@ -1,4 +1,4 @@
-"""Runs one train() under an agent."""
+"""Runs one call of `Trainer.train()` under an agent."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Training:
     def _own_checkpoint(self) -> str | None:
         """
         Load the checkpoint that the script names, in the same way as the Trainer would. Return its folder, or None if
-        the script names no checkpoint. Called only on a fresh start.
+        the script names no checkpoint. Call this only on a fresh start.
         """
         if not self._asked:
             return None

@@ -1,4 +1,4 @@
-"""Finds, before the first step, the reasons for which spotrun could not resume a transformers Trainer exactly."""
+"""Finds, before the first step, any reason why spotrun could not resume a transformers Trainer exactly."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
 
 
 def problems(trainer: Any, module: ModuleType, version: str) -> list[Problem]:
-    """Return every reason for which a resumed training with this Trainer would not be bit-identical."""
+    """Return every reason why a resumed training with this Trainer would not be bit-identical."""
     known = f"install transformers {names.KNOWN}, or a newer spotrun"
     if names.is_too_old(version):
         return [Problem(f"transformers {version} is older than {'.'.join(map(str, names.FLOOR))}", known)]

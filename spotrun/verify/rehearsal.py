@@ -182,7 +182,7 @@ class Rehearsal:
         if (current := self._ledger.refresh().current) is not None:
             self._cloud.interrupt(current.instance_id, notice=None)
 
-    # -- failed trainings --------------------------------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------------------------
 
     def _refuse_overtime(self, within: timedelta, trace: Trace) -> None:
         if self._elapsed_s > within.total_seconds():
@@ -199,7 +199,7 @@ class Rehearsal:
 
     def _files(self) -> tuple[Folder, dict[str, str]]:
         """
-        Return two things: the files that the script has written; and for each file that no checkpoint includes, the
+        Return the files that the script has written. Also return each file that no checkpoint includes, with the
         reason.
         """
         last = list(self._ledger.refresh().attempts.values())[-1]

@@ -84,7 +84,7 @@ def test_an_end_that_is_not_allowed_is_found_where_there_is_an_instance_to_ask_a
     account.allowed.remove("compute.instances.delete")
     (told,) = [each for each in findings(clock) if each.name == rights.END]
     assert told.verdict is Verdict.FAILED
-    assert told.detail == f"you are not allowed to end {name}: it needs compute.instances.delete"
+    assert told.detail == f"you are not allowed to end {name}: this requires compute.instances.delete"
     assert account.project.vm(name).ending == []
 
 

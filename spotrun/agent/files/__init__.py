@@ -1,4 +1,4 @@
 """
-Selects, surveys, stores and restores the files of a script: those that belong to a training, and those that are the
-state of a command.
+Selects, surveys, stores and restores the files of a script. If spotrun's callback is not in the script, these include
+the files that hold the script's state.
 """

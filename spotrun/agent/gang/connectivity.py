@@ -92,7 +92,7 @@ class Connectivity:
 
     def begins(self) -> None:
         """
-        Measure from now how long each member has not answered. The caller calls this when a trainer has started.
+        Start measuring how long each member has not answered. Call this when a trainer has started.
         """
         self._reached_s = dict.fromkeys(self._doors, self._clock.monotonic())
 

@@ -1,5 +1,5 @@
 """
-The output of the job's `setup` and of training. It is a file on the instance, which is shipped (sent) to the store in
+Keeps the output of the job's `setup` and of training in a file on the instance, and ships (sends) it to the store in
 chunks. A chunk in the store never changes.
 
     logs/LAUNCH/000000.log, 000001.log, …      the chunks; joined in this order, they give the file
@@ -53,8 +53,8 @@ LOG_NAME = "training.log"
 
 class Console:
     """
-    The log file of an instance, into which all programs that run for the user write. When this class reads from the
-    file, `redaction` hides the secrets in the text.
+    The log file of an instance. The job's `setup` and the training write their output into it. When this class reads
+    from the file, `redaction` hides the secrets in the text.
     """
 
     def __init__(self, folder: Path, redaction: OutputRedaction | None = None, kept_bytes: int = KEPT_BYTES) -> None:
@@ -70,7 +70,7 @@ class Console:
         self.path.touch(mode=0o600)
 
     def open(self) -> int:
-        """Return a descriptor for the output of a child process. The caller closes it."""
+        """Return a file descriptor for the output of a child process. The caller closes it."""
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def note(self, line: str) -> None:

@@ -1,6 +1,6 @@
 """
-Makes a run's environment on top of the Python that executes this file. `python -I layer.py FOLDER` makes the
-environment in FOLDER. The Python may belong to a container, so this file needs only the standard library.
+Makes a run's virtual environment, based on the Python that executes this file: `python -I layer.py FOLDER`. The Python
+may belong to a container, so this file needs only the standard library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-Measures how much of its machine's processors, memory and GPUs a training uses, and how long it waits for data.
+Measures how much of the machine's processors, memory and GPUs is in use, and how long the training waits for data.
 
-The figures are for the whole machine. On every cloud except the local one, the training is alone on the machine.
+On every cloud except the local one, the training is alone on the machine, so the figures are the training's own use.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Machine:
 
     def usage(self, gpus: tuple[Gpu, ...] = (), *, trains: bool = False) -> Usage | None:
         """
-        Return the machine's use between the last two reads. Read again if LOOKS_EVERY_S have passed since the last
-        read. Return None before the second read, or if the machine reports no figures. `trains` is True while a trainer
-        trains; only then is the use added to `used`.
+        Return the machine's use between the last two reads. First read again, if LOOKS_EVERY_S have passed since the
+        last read. Return None before the second read, or if the machine reports no figures. `trains` is True while a
+        trainer trains; only then is the use added to `used`.
         """
         now_s = time.monotonic()
         passed_s = now_s - self._looked_s
@@ -89,8 +89,8 @@ class Machine:
 
     def _read_memory(self) -> tuple[int, int] | None:
         """
-        Return the bytes of memory, and the bytes that are still available to programs; None if the machine reports no
-        figures.
+        Return the memory of the machine, and the part of it that is still available to programs, both in bytes; None if
+        the machine reports no figures.
         """
         try:
             lines = (self._proc / "meminfo").read_text().splitlines()
@@ -103,7 +103,7 @@ class Machine:
 
 def used_in(seconds: float, usage: Usage) -> MachineUse:
     """
-    Return the machine's use over `seconds` seconds, assuming that it was always as busy as in `usage`.
+    Return the machine's use over a time, assuming that it was always as busy as in `usage`.
     """
     gpu_used, gpu_bytes = usage.gpu_memory
     return MachineUse(
@@ -140,7 +140,7 @@ class DataWait:
         self._known.clear()
 
     def progressed(self, at: Progress, at_s: float) -> None:
-        """Record progress at `at_s` of system time."""
+        """Record the progress that the training reported at `at_s` (system time)."""
         known = self._known
         if at.phase != "train" or (known and at.data_s < known[-1][1]):
             known.clear()  # a validation or another fit() came in between
@@ -169,7 +169,7 @@ class DataWait:
         return min(1.0, (waited_s - before_s) / (now_s - began_s))
 
     def news(self) -> str:
-        """Return a note for the user when the training is first found to wait too much for data; otherwise ""."""
+        """Return a note for the user if the training waits too much for data, but only once; otherwise ""."""
         share = self.share
         if self._told or share is None or share <= WORTH_TELLING:
             return ""

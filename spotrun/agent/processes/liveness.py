@@ -27,8 +27,7 @@ wake up regularly to poll.
 @dataclass(frozen=True)
 class Signs:
     """
-    Signs of life. `cpu_s` is the processor time, in seconds of system time, that the trainer's processes have
-    used.
+    A trainer's signs of life. `cpu_s` is the processor time, in seconds of system time, that its processes have used.
     """
 
     output_bytes: int
@@ -50,7 +49,7 @@ class Liveness:
         self._heard_s = self._clock.monotonic() if at_s is None else max(self._heard_s, at_s)
 
     def silent_s(self, *, training: bool) -> float:
-        """Return the seconds of run time since the newest sign that counts in this phase."""
+        """Return the seconds of run time since the newest sign of life that counts in this phase."""
         if not training and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
             self._look()
         return self._clock.monotonic() - self._heard_s

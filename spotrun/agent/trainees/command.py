@@ -59,18 +59,18 @@ class Command:
         self._tell(f"no checkpoint of the command's state: {reason}", reason)
 
     def unwritten(self, detail: str) -> None:
-        self._context.note(f"an entry waits to be written to the ledger: {detail}")
+        self._context.note(f"an entry is not in the ledger yet: {detail}")
 
     def becomes_training(self) -> None:
         """Record that the command is now a training, because spotrun's callback in it has connected to the agent."""
         if self._unprotected:
             self._unprotected = False
-            self._context.note("the training has connected to its agent, which saves its state from now on")
+            self._context.note("spotrun's callback has connected to the agent: checkpoints are saved from now on")
 
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
         """
-        Record in the ledger the time at which the command began. `unprotected` is True if nothing of the command is
-        saved, because it is a Python program without spotrun's callback, and the job names no state files. In that
+        Record in the ledger the time at which the command began. `unprotected` is True if no state of the command
+        is saved, because it is a Python program without spotrun's callback, and the job names no state files. In that
         case, also warn the user.
         """
         if self._has_begun:

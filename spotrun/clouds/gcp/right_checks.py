@@ -1,4 +1,4 @@
-"""Checks whether the caller has the rights that a run needs, and names each missing right before a run needs it."""
+"""Checks whether the caller has the rights that a run needs, and names each missing right."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ FOR_FOLDERS = (
 
 def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator[Finding]:
     """
-    Check the caller's rights in the project; raise CloudError if Resource Manager does not answer. If `own_accounts`,
-    each run gets a separate service account, so the rights to make service accounts are checked too.
+    Check the caller's rights in the project; raise CloudError if Resource Manager does not answer. If `own_accounts`
+    is True, each run gets a separate service account, so the rights to create service accounts are checked too.
     """
     needed = {*NEEDED, *(FOR_ACCOUNTS if own_accounts else ())}
     granted = account_checks.granted(google, project, {*needed, *ASIDE, *UNDER_CONDITION})
@@ -124,4 +124,4 @@ def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterat
     if _END_INSTANCE in account_checks.granted_on(google, project, ours, hidden):
         yield ok(END, f"you are allowed to end {name}")
     else:
-        yield failed(END, AccessDenied(f"you are not allowed to end {name}: it needs {_END_INSTANCE}", hint=_END))
+        yield failed(END, AccessDenied(f"you are not allowed to end {name}: this requires {_END_INSTANCE}", hint=_END))

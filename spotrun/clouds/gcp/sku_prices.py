@@ -58,8 +58,8 @@ class Part(NamedTuple):
 
 class Wording(NamedTuple):
     """
-    Recognises the SKUs of one kind of part, by description, resource group and unit. The group `of` in `words` is the
-    name of the part in the description; `names` maps it to `Part.of`.
+    Recognises the SKUs of one kind of part, by description, resource group and unit. The regular expression `words`
+    has a group `of`, which matches the part's name in the description; `names` maps this name to `Part.of`.
     """
 
     what: What

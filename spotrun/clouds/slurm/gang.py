@@ -1,5 +1,5 @@
 """
-The batch script of a gang's job. It runs on the first node, and starts a step on each node.
+The batch script of a gang's Slurm job. It runs on the first node, and starts a Slurm step on each node.
 
     python -P -m spotrun.clouds.slurm.gang FILES RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
@@ -100,8 +100,7 @@ def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
 
 def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
     """
-    Return whether the node of `seat` is still among the job's `nodes`. If Slurm's controller does not answer, assume
-    that it is.
+    Return True if the node of `seat` is still among the job's `nodes`, or if Slurm's controller does not answer.
     """
     try:
         return seat in read_seats(commands, nodes)

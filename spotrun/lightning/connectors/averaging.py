@@ -1,9 +1,9 @@
 """
-Saves and restores the state of averaging callbacks that these callbacks do not save themselves.
+Saves and restores the part of StochasticWeightAveraging's state that this callback does not save itself.
 
-StochasticWeightAveraging saves its average, but not its learning rate schedule and its count of averages, which it
-creates when an epoch starts. After a resume within an epoch, it would have no schedule until the next epoch, and would
-count its averages from 0 again. So this module creates both when the training resumes.
+The callback saves its average, but neither its learning rate schedule nor its count of averages. It creates these two
+when an epoch starts. After a resume within an epoch, it would have no schedule until the next epoch, and would count
+its averages from 0 again. So this module restores both when the training resumes.
 """
 
 from __future__ import annotations

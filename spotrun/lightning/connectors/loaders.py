@@ -1,4 +1,4 @@
-"""Reads the loaders of a Trainer, and replaces them."""
+"""Reads and replaces the data loaders of a Trainer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spotrun.training.framework import Stage
 
 
 class Loaders:
-    """Implements the methods of the interface `Framework` for loaders. `Framework` documents each of them."""
+    """Implements those methods of `Framework` that concern loaders. They are documented there."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

@@ -7,8 +7,7 @@ from typing import Any
 
 class Position:
     """
-    Implements the methods of the interface `Framework` for the position in the training. `Framework` documents each of
-    them.
+    Implements those methods of `Framework` that concern the position in the training. They are documented there.
     """
 
     def __init__(self, trainer: Any) -> None:

@@ -52,7 +52,7 @@ def dump(trainer: Any) -> State:
 def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     """
     Make this fit() restore `state` in place of the checkpoint file, if any, that the script names as `ckpt_path`.
-    Called in `Callback.setup`.
+    Call this in `Callback.setup`.
 
     `kinds` are the classes of the saved schedulers. A scheduler of this fit() whose class differs from the saved one is
     not restored yet, because the script may still replace it with a scheduler of the saved class.
@@ -94,14 +94,14 @@ def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
 def load_again(trainer: Any, state: State) -> None:
     """
     Put the entries that Lightning restores after on_fit_start back into the loaded checkpoint, because the script's
-    `on_load_checkpoint` has already run and may have removed them. Called in on_fit_start.
+    `on_load_checkpoint` has already run and may have removed them. Call this in on_fit_start.
     """
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = connector._loaded_checkpoint | {name: state[name] for name in RESTORED_LAST}
 
 
 def load_scores(trainer: Any, state: State) -> None:
-    """Restore each ModelCheckpoint's last score, which Lightning saves but does not load. Called in on_fit_start."""
+    """Restore each ModelCheckpoint's last score, which Lightning saves but does not load. Call this in on_fit_start."""
     saved = state.get("callbacks", {})
     for callback in trainer.callbacks:
         own = saved.get(callback.state_key)
@@ -111,7 +111,8 @@ def load_scores(trainer: Any, state: State) -> None:
 
 def load_weights(trainer: Any, saved: Weights) -> None:
     """
-    Make this fit() load the weights in `saved`, except those whose names the module lacks. Called in `Callback.setup`.
+    Make this fit() load the weights in `saved`, except those whose names the module lacks. Call this in
+    `Callback.setup`.
 
     If the module's class defines its own `load_state_dict`, that method gets everything that the module's `state_dict`
     returned when the snapshot was made.
@@ -134,7 +135,7 @@ def load_weights(trainer: Any, saved: Weights) -> None:
 
 def load_optimizers_by(trainer: Any, load: Callable[[Sequence[Any]], None]) -> None:
     """
-    Make this fit() restore its optimizers by calling `load` instead of Lightning's own code. Called in
+    Make this fit() restore its optimizers by calling `load` instead of Lightning's own code. Call this in
     `Callback.setup`.
     """
     strategy = trainer.strategy
@@ -166,7 +167,8 @@ def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[A
 
 def others_load_it(trainer: Any) -> bool:
     """
-    Return True if the script, a callback or a plugin has an `on_load_checkpoint` hook, which reads the whole state.
+    Return True if the script, a callback or a plugin has an `on_load_checkpoint` hook. Such a hook may read the whole
+    checkpoint.
     """
     holders = (trainer.lightning_module, trainer.datamodule, trainer.precision_plugin, *trainer.callbacks)
     return any(_has_hook(holder) for holder in holders if holder is not None)
@@ -182,7 +184,7 @@ _EMPTY_HOOKS = ("Callback.on_load_checkpoint", "CheckpointHooks.on_load_checkpoi
 
 def load_file(trainer: Any, path: str) -> None:
     """
-    Make this fit() restore the Lightning checkpoint at `path`, even if the script names another. Called in
+    Make this fit() restore the Lightning checkpoint at `path`, even if the script names another. Call this in
     `Callback.setup`.
     """
     connector = trainer._checkpoint_connector
@@ -197,7 +199,7 @@ def load_file(trainer: Any, path: str) -> None:
 
 def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
     """
-    Make this fit() run `call` once, when the model is configured and nothing is restored yet. Called in
+    Make this fit() run `call` once, when the model is configured and nothing is restored yet. Call this in
     `Callback.setup`, after `load` or `load_file`.
     """
     connector = trainer._checkpoint_connector

@@ -51,7 +51,7 @@ class SkyKey:
 class Reading:
     """
     The result of reading a SkyPilot task file. `job` is the translated job, without the keys that were refused. `spec`
-    is None if any row has a problem.
+    is None if a key was refused or is missing.
     """
 
     rows: tuple[SkyKey, ...]

@@ -103,7 +103,8 @@ def _take_disk(found: Translation, key: Key, resources: dict[str, Any]) -> None:
 
 def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """
-    Move a machine image to the section of its cloud. Leave a container image in `image_id`, which spotrun has too.
+    Move a machine image to the section of its cloud. Leave a container image in `image_id`, a key that
+    spotrun has too.
     """
     value = resources["image_id"]
     if isinstance(value, dict):
@@ -129,7 +130,7 @@ def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None
 
 
 def _container_of(value: str) -> str | None:
-    """Return the container image that `value` names without the prefix `docker:`; None if `value` names no image."""
+    """Return the container image that `value` names, with the prefix `docker:`; None if it names no container image."""
     if value.startswith(_TAGS_OF_SKYPILOT):
         return None
     try:
@@ -160,8 +161,8 @@ def _take_image_of_region(found: Translation, key: Key, resources: dict[str, Any
 
 def _take_autostop(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """
-    Remove `autostop` if it asks for what spotrun always does: to end a run's instances as soon as the run is over.
-    Refuse any other setting.
+    Remove `autostop` if it requests what spotrun always does: end a run's instances as soon as the run is over. Refuse
+    any other setting.
     """
     value = resources.pop("autostop")
     settings = value if isinstance(value, dict) else {}
@@ -207,7 +208,7 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
     """
     Refuse a recovery strategy that differs from spotrun's. After an interruption, spotrun tries all allowed zones, and
-    last the zone where the interruption was.
+    the zone of the interruption last.
     """
     name = str(value).upper()
     if name == "FAILOVER":
@@ -237,8 +238,8 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
 
 def _fulfil(found: Translation, key: Key, wish: JobValue) -> str | None:
     """
-    Set one of spotrun's keys to a value that the candidates at `key` translate to. Return a description of the change;
-    None if nothing changed, or if the change was refused.
+    Set one of spotrun's keys as `wish` says, which was derived from the candidates at `key`. Return a description of
+    the change; None if nothing changed, or if the change was refused.
     """
     holder = found.section(wish.section)
     if holder is None:

@@ -1,5 +1,6 @@
 """
-Finds and seeds the random number generators in the script's objects, such as an augmentation, a sampler or a model.
+Finds and seeds the random number generators in the script's objects, such as an augmentation transform, a sampler or
+a model.
 
 The next number of such a generator depends on how many numbers this process has drawn from it before. A resumed process
 has drawn fewer. So spotrun seeds each of these generators with the position in the data, like the global generators.
@@ -67,7 +68,7 @@ def seed(own: OwnGenerators, number: int) -> None:
 
 
 def states(own: OwnGenerators) -> list[Encoded]:
-    """Return the states of these generators, in the order of `own`."""
+    """Return the states of the generators in `own`, in the same order."""
     return [state_of(generator) for generator in own.values()]
 
 

@@ -1,4 +1,4 @@
-"""Replaces each training and validation loader by an exact loader, and tells it at which batch to start."""
+"""Replaces each training and validation loader by an exact loader that starts at the batch that the run has reached."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class TrainingData:
 
     def exact(self, loader: Any, stage: Stage, *, late: bool = False) -> Any:
         """
-        Return the loader that the framework reads instead of `loader` (see `Hooks.exact`). `late` says that the script
-        made `loader` only after the training had begun.
+        Return the loader that the framework reads instead of `loader` (see `Hooks.exact`). `late` is True if
+        the script made `loader` only after the training had begun.
         """
         rank = self._framework.rank
         if stage == "validate":
@@ -171,7 +171,7 @@ class TrainingData:
         return sum(one.samples(batches) for one in self._train_loaders())
 
     def samples_by_size(self, batches: int) -> int:
-        """Return the number of samples like `samples`, but assume that all batches of a stream are full."""
+        """Return the same number as `samples`, but assuming that all batches of a stream are full."""
         return sum(one.samples_by_size(batches) for one in self._train_loaders())
 
 

@@ -81,12 +81,12 @@ def new_masked(dtype: str, shape: tuple[int, ...]) -> MaskedArray:
 
 
 def fill_masked(array: MaskedArray, content: tuple[Any, ...]) -> None:
-    """Fill `array` with a result of `content_of_masked`."""
+    """Fill `array` with content that `content_of_masked` returned."""
     data, dtype, shape, mask, fill_value, is_hard = content
     own_mask = None if mask is None else array_of(mask, "|b1", shape)
     Masked(own_mask, array_of(fill_value, dtype, ()), is_hard).put_on(array, array_of(data, dtype, shape))
 
 
 def array_of(data: Tensor, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Return a new array from a result of `bytes_of`."""
+    """Return a new array with the bytes `data`, which `bytes_of` returned."""
     return np.frombuffer(data.numpy().tobytes(), dtype=np.dtype(dtype)).reshape(shape).copy()

@@ -111,8 +111,8 @@ class Node:
 
     def has_same_parts(self) -> bool:
         """
-        Return whether a container still contains the same objects as at the walk. Return True if the walk did not read
-        its parts. Not implemented for objects with named parts.
+        Return True if a container still contains the same objects as during the walk, or if the walk did not read its
+        parts. Not implemented for objects with named parts.
         """
         if self.parts is None:
             return True
@@ -262,8 +262,8 @@ class Walk:
 
     def _keep_earlier(self, key: int) -> bool:
         """
-        If the object still has the same parts as at the start of training, reuse the Node that was made then, and
-        return True. Otherwise return False.
+        If the object with the id `key` still has the same parts as at the start of training, reuse the Node that was
+        made then, and return True. Otherwise return False.
         """
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
@@ -340,7 +340,7 @@ class Walk:
         """
         Return the attributes that the script has set in a torch module, and the module's flag `training`. The
         attributes that torch and other libraries set are left out. If the module's class belongs to a library, return
-        the module's public plain attributes instead.
+        the module's public scalar attributes instead.
         """
         parts = self._plain_of(module)
         if parts is not None:
@@ -358,7 +358,7 @@ class Walk:
         return parts | {name: vars(module)[name] for name in TENSORS_OF_TORCH if vars(module)[name]}
 
     def _plain_of(self, module: nn.Module) -> dict[str, Any] | None:
-        """Return the public plain attributes of a library's module; None if the script defines the module's class."""
+        """Return the public scalar attributes of a library's module; None if the script defines the module's class."""
         cls = type(module)
         is_plain = self._plain.get(cls)
         if is_plain is None:

@@ -2,8 +2,8 @@
 Detects changes to objects of libraries and of Python itself that checkpoints do not contain: an iterator that
 advances, an open file, a connection, a library's environment.
 
-Each object is compared by facts that can be read without calling its code (inspection.py). A change that alters no such
-fact goes unnoticed. A connection whose traffic cannot be counted is always reported as changed.
+Only those facts of an object are compared that can be read without calling its code (inspection.py). A change that
+alters no such fact goes unnoticed. A connection whose traffic cannot be counted is always reported as changed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ on the training: generators are seeded again for each sample, and a transform ma
 class UntrackedObjects:
     """
     The objects that existed when training began and that checkpoints do not contain, with the facts about them at that
-    time. Checkpoints contain the objects whose `id`s are in `carried`, and files that are open for writing below the
-    folder `work`, so these are left out.
+    time. Objects that checkpoints do contain are left out: those whose `id`s are in `carried`, and files that are open
+    for writing below the folder `work`.
     """
 
     def __init__(self, others: Iterable[tuple[str, str, object]], carried: Container[int] = (), work: str = "") -> None:
@@ -51,8 +51,8 @@ class UntrackedObjects:
 
     def changed(self, *, probe: bool = True) -> Iterator[UntrackedChange]:
         """
-        Yield the path and class of each object that has changed. An object is reported only once. Without `probe`,
-        nothing is compared if there are too many facts for a fast comparison.
+        Yield the path and class of each object that has changed. An object is reported only once. If `probe` is
+        False and the comparison would be slow because there are many facts, compare nothing.
         """
         if not probe and self._many > FEW:
             return

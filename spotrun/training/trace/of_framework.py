@@ -1,6 +1,6 @@
 """
 Traces a training in any framework. Each time the framework calls one of the `Hooks`, the trace records what the
-training's `Framework` object shows at that moment: the batch, the loss, the metrics, the weights.
+training's `Framework` object returns at that moment: the batch, the loss, the metrics, the weights.
 
 A training is traced only if the environment names a trace file (trace_file.py). The environment may also list steps
 after which `spotrun verify-resume` kills the training. A trainer that reaches such a step stops and waits for the kill.
@@ -135,8 +135,9 @@ class FrameworkTrace:
     The trace of one fit.
 
     The trace counts epochs and steps across all fits of a process, but a framework may count from 0 in each fit. So the
-    trace adds an offset to the framework's epoch and step: its own epoch and step at the end of the last fit, minus
-    `counted`, the framework's epoch and step at the start of this fit, before a checkpoint was loaded.
+    trace adds an offset to the framework's epoch and step. The offset is the difference between two counts: the trace's
+    count at the end of the last fit, and the framework's count at the start of this fit, before a checkpoint was loaded
+    (`counted`).
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
@@ -211,8 +212,8 @@ class FrameworkTrace:
 
     def ended(self) -> None:
         """
-        Record the end of training, including the states of the random number generators. So call this only once they
-        have the states with which the script continues after the training.
+        Record the end of training, including the states of the random number generators. So call this only after
+        they have got the states with which the script continues after the training.
         """
         here, module = self._here, self._here.module
         self.process.ended_at = self._epoch, self._step

@@ -1,5 +1,5 @@
 """
-Describes each value that the script holds in Python objects by a text, under the value's path.
+Makes a text description of each value that the script holds in Python objects, under the value's path.
 
 Checkpoints find such values with the code in spotrun/training/python_state. This module does not use that code, and
 also describes objects that checkpoints skip: closures, iterators, generators, local variables of running functions,
@@ -407,7 +407,7 @@ def digest_of_tree(value: Any) -> str:
 
 def is_bar(callback: object) -> bool:
     """
-    Return whether the callback is a progress bar or a model summary. They show durations, which differ from process to
-    process.
+    Return True if the callback is a progress bar or a model summary. These show durations, which differ between
+    processes.
     """
     return is_a(callback, "ProgressBar", "ModelSummary")

@@ -68,7 +68,7 @@ class Frozen:
         return start
 
     def hold(self, fd: int) -> int:
-        """Take ownership of the descriptor `fd`, and return its index among the descriptors that this object owns."""
+        """Take ownership of the file descriptor `fd`. Return its index among the descriptors that this object owns."""
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
@@ -162,8 +162,8 @@ class Freezer:
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
         Return the folder's current state. `opened` are the files that are open for writing. If `final` is True, this is
-        the last boundary, and these files are copied immediately, because no later checkpoint could replace one in
-        which they are torn.
+        the last boundary, and these files are copied immediately, because no later checkpoint could replace one
+        with torn files.
         """
         frozen = Frozen(self._number)
         self._number += 1
