@@ -40,7 +40,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, offerings: Iterable[Offering], nodes: int = 1) -> Prices:
-        """Return the prices of `nodes` instances together, each at the cheapest of the offerings."""
+        """Return the total prices of `nodes` instances of the cheapest offering."""
         found = list(offerings)
         return cls(
             spot=_least(found, CapacityType.SPOT, nodes),
@@ -59,8 +59,8 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     A trial and its result.
 
     `instance_type` is the type on which the trial trained, "" if it never trained. `begins_s` has the seconds of run
-    time that the trial's run needed until its first step, keyed by phase (wait, boot, setup, restore). `usd` is the
-    trial's cost. If nothing was measured (`measured` is None), `reason` is the reason.
+    time from the creation of the trial's run to its first step, keyed by phase (wait, boot, setup, restore). `usd` is
+    the trial's cost. If nothing was measured (`measured` is None), `reason` says why.
     """
 
     trial: BenchTrial
@@ -147,7 +147,7 @@ def begins_s(state: RunState) -> dict[str, float]:
 
 
 def fate_of(detail: str) -> TrialOutcome:
-    """Return how a failed run ended, according to its last message."""
+    """Return OUT_OF_MEMORY if this is the last message of a run that ran out of memory; FAILED for other messages."""
     return (
         TrialOutcome.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else TrialOutcome.FAILED
     )

@@ -6,7 +6,7 @@ from spotrun.checkpoint.tree import Json
 
 
 def moved(node: Json, old: str, new: str) -> Json:
-    """Return an image's tree, with `old` replaced by `new` in each text that is `old` or a path below it."""
+    """Return an image's tree in which each path that is `old` or below it has become the same path with `new`."""
     if isinstance(node, str):
         return new + node[len(old) :] if node == old or node.startswith(old + "/") else node
     if isinstance(node, list):

@@ -1,6 +1,6 @@
 """
-Splits values of Python types that JSON lacks into parts, and rebuilds the values from their parts. Only the types
-listed here are supported. The parts are plain values, and never the names of classes or functions to look up.
+Splits values of some Python types that JSON lacks into parts that JSON has, and rebuilds the values from these parts.
+The parts never name a class or function to be looked up. Only the types listed in this module are supported.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Unnamed(Exception):
 
 class Kind(NamedTuple):
     """
-    The name of a type, the function that splits a value of the type into parts, and the function that rebuilds the
-    value.
+    The name of a type, the function that splits a value of this type into parts, and the function that rebuilds the
+    value from its parts.
     """
 
     name: str

@@ -17,16 +17,18 @@ def chaos(
     store: StoreOption = None,
     notice: Annotated[
         str | None,
-        typer.Option("--notice", metavar="DURATION", help="How long before the loss to warn.", show_default="120s"),
+        typer.Option(
+            "--notice", metavar="DURATION", help="Time between the warning and the loss.", show_default="120s"
+        ),
     ] = None,
     no_notice: Annotated[bool, typer.Option("--no-notice", help="Give no warning.")] = False,
     member: MemberOption = None,
 ) -> None:
     """
-    Interrupt the instance that a run trains on, as a spot market would.
+    Interrupt the instance that a run trains on, as a cloud interrupts spot instances.
 
-    Works on the local cloud only. For a run on several nodes, this interrupts the instance of rank 0, or of the node
-    that --member names.
+    Works only on the local cloud. For a run on several nodes, this interrupts the instance of rank 0, or the one that
+    --member names.
     """
     from spotrun.runs.open_run import open_run
     from spotrun.units import format_duration, parse_duration

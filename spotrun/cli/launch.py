@@ -23,16 +23,18 @@ EnvOption = Annotated[
 ]
 SpotOption = Annotated[bool, typer.Option("--spot", help="Use spot capacity only.")]
 OnDemandOption = Annotated[bool, typer.Option("--on-demand", help="Use on-demand capacity only.")]
-AutoOption = Annotated[bool, typer.Option("--auto", help="Use spot where possible and on-demand where needed.")]
+AutoOption = Annotated[
+    bool, typer.Option("--auto", help="Use spot instances where possible, and on-demand instances where needed.")
+]
 MaxPriceOption = Annotated[
-    str | None, typer.Option("--max-price", metavar="USD", help="Pay at most this much an hour for an instance.")
+    str | None, typer.Option("--max-price", metavar="USD", help="Pay at most this much per hour for an instance.")
 ]
 MaxDurationOption = Annotated[
     str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this time, e.g. 8h.")
 ]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option("--deadline", metavar="TIME", help="Finish by this time, as cheaply as possible: in 8h, or at 07:00."),
+    typer.Option("--deadline", metavar="TIME", help="Finish by this time, like 8h or 07:00, as cheaply as possible."),
 ]
 NightlyOption = Annotated[
     bool,
@@ -120,7 +122,7 @@ def _begin(prepared: Prepared, *, another: bool, yes: bool, detach: bool) -> Non
 def _refuse_both(nightly: bool, detach: bool) -> None:
     if nightly and detach:
         raise SpecInvalid(
-            "--nightly cannot be combined with --detach: it runs the runner in this process",
+            "--nightly cannot be combined with --detach, because --nightly runs the runner in this process",
             hint="leave out --detach; cron does not need it",
         )
 
@@ -142,5 +144,5 @@ def _variables(assignments: list[str]) -> dict[str, object]:
     for assignment in assignments:
         if "=" not in assignment.lstrip("="):
             lacks = "name" if assignment.startswith("=") else "value"
-            raise SpecInvalid(f"--env {assignment!r} has no {lacks}", hint="--env NAME=VALUE")
+            raise SpecInvalid(f"--env {assignment!r} has no {lacks}", hint="write it as --env NAME=VALUE")
     return {f"envs.{name}": value for name, _, value in (text.partition("=") for text in assignments)}

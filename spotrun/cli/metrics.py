@@ -18,11 +18,13 @@ NEWEST = 100
 def metrics(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN...]", help="Only these runs, by id, name or address.", autocompletion=run_names),
+        typer.Argument(
+            metavar="[RUN...]", help="Export only these runs, given by id, name or address.", autocompletion=run_names
+        ),
     ] = None,
     store: StoreOption = None,
     last: Annotated[
-        int, typer.Option("--last", metavar="N", min=1, help="Only the N runs that were started last.")
+        int, typer.Option("--last", metavar="N", min=1, help="Export only the N most recent runs.")
     ] = NEWEST,
     textfile: Annotated[
         Path | None,
@@ -39,7 +41,7 @@ def metrics(
         typer.Option(
             "--within",
             metavar="DURATION",
-            help="Read the store for at most this time; with --listen, at most this time for each scrape.",
+            help="Spend at most this much time reading the store. With --listen, the limit applies to each scrape.",
         ),
     ] = "8s",
 ) -> None:

@@ -25,7 +25,7 @@ DeadlineOption = Annotated[
 BudgetOption = Annotated[str | None, typer.Option("--budget", metavar="USD", help="Use this budget.")]
 WorkOption = Annotated[
     str | None,
-    typer.Option("--work", metavar="DURATION", help="How long the training takes without interruptions: 3h."),
+    typer.Option("--work", metavar="DURATION", help="Duration of the training without interruptions, like 3h."),
 ]
 TracesOption = Annotated[
     Path | None,
@@ -34,13 +34,14 @@ TracesOption = Annotated[
 PriceHistoryOption = Annotated[
     bool,
     typer.Option(
-        "--price-history", help="Let prices change as in the last 90 days on AWS, or in the last year on Google Cloud."
+        "--price-history",
+        help="Simulate with real prices: of the last 90 days on AWS, of the last year on Google Cloud.",
     ),
 ]
 LifetimesOption = Annotated[
-    int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="How many times to simulate each strategy.")
+    int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="Number of times to simulate each strategy.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of the simulated markets.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed for the simulated markets.")]
 HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the forecast as one HTML file.")]
 
 

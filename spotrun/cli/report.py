@@ -79,11 +79,12 @@ def report(
 def _refuse_of_sweeps(sweep: NamedSweep, given: dict[str, bool]) -> None:
     """
     Raises:
-        SpecInvalid: a flag is given that only works for the report of a run.
+        SpecInvalid: a flag is given that works only for a run, not for a sweep.
     """
     for flag in (flag for flag, is_given in given.items() if is_given):
         raise SpecInvalid(
-            f"{flag} is for a run, and {sweep.record.name} is a sweep", hint=f"name a trial: {sweep.record.run_name(1)}"
+            f"{flag} works only for a run, and {sweep.record.name} is a sweep",
+            hint=f"name one of its trials, such as {sweep.record.run_name(1)}",
         )
 
 

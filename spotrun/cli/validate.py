@@ -24,7 +24,9 @@ def validate(
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="sky", help="Read a SkyPilot file: show what each key becomes, or what to write instead."
+            "--from",
+            metavar="sky",
+            help="Read a SkyPilot file. For each key, show its translation, or what to write instead.",
         ),
     ] = None,
     write: Annotated[
@@ -91,8 +93,8 @@ def _say_what_was_not_asked(spec: RunSpec) -> None:
 
 def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> tuple[RunSpec, bool]:
     """
-    Show the result for each key of a SkyPilot file, and write the job if `write` names a file. Return the job, and True
-    if the file names a cloud.
+    Translate a SkyPilot file into a job, and show for each key what became of it. If `write` is given, write the job to
+    that file. Return the job, and True if the SkyPilot file names a cloud.
 
     Raises:
         SpecInvalid: a key cannot be translated, or the job cannot be written to `write`.
@@ -139,7 +141,7 @@ def _show(reading: Reading) -> None:
 
 def _require_room(path: Path, write: Path) -> None:
     if str(write) == "-":
-        raise SpecInvalid("--write names a file", hint="`--json` prints the job with its rows")
+        raise SpecInvalid("--write needs a file name, not -", hint="`--json` prints the job")
     if write.is_dir() or write.parent.resolve() != path.parent.resolve():
         hint = "name a file in the folder of SkyPilot's file: a run uploads the folder of its job"
         raise SpecInvalid(f"--write: {write} is not next to {path}", hint=hint)

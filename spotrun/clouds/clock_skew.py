@@ -1,4 +1,4 @@
-"""Measures how far this machine's clock differs from a cloud's clock, which is taken as right."""
+"""Measures how far this machine's clock differs from a cloud's clock, which counts as correct."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def told_at(date: str) -> datetime | None:
 
 def skew_of(before: datetime, after: datetime, told: datetime) -> timedelta:
     """
-    Return how far this machine's clock is ahead of a cloud's, to a Date header's precision. Negative if it is behind.
+    Return how far this machine's clock is ahead of a cloud's, with the precision of a Date header, 1 s. The result is
+    negative if this clock is behind.
     """
     if told > after:
         return after - told

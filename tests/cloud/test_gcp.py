@@ -189,7 +189,7 @@ def test_instance_name_used_by_another_is_not_taken_for_ours(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.fail(INSERT, answers.already_exists("projects/acme-training/zones/us-central1-a/instances/x"), times=None)
-    with pytest.raises(CloudUnavailable, match="Google does not list it yet"):
+    with pytest.raises(CloudUnavailable, match="Google does not list the instance yet"):
         cloud.launch(request(offered(cloud)))
 
 
@@ -434,7 +434,7 @@ def test_a_login_without_a_project_says_where_to_name_one(
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     with pytest.raises(CloudError, match="no project is named") as raised:
         GcpDriver(CONFIG, clock).instances()
-    assert raised.value.hint == "name it under gcp.project, or set GOOGLE_CLOUD_PROJECT"
+    assert raised.value.hint == "set gcp.project in the job, or GOOGLE_CLOUD_PROJECT"
 
 
 def test_a_zone_that_does_not_answer_is_unknown_and_not_empty(

@@ -402,7 +402,7 @@ def test_damaged_file_is_reported_by_name_line_and_fault(tmp_path: Path) -> None
     assert damaged(write_csv(cur, bare)) == "cur.csv:2: has no column line_item_usage_type"
     cur.write_text("name,amount\nrent,12\n")
     assert damaged(cur).startswith(
-        "cur.csv is no AWS Cost and Usage Report: it has no columns line_item_line_item_type,"
+        "cur.csv is no AWS Cost and Usage Report: it does not have the columns line_item_line_item_type,"
     )
     write_csv(cur, rows)
     cur.write_text(cur.read_text().splitlines()[0] + "\na,b,c\n")

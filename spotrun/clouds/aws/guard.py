@@ -1,6 +1,6 @@
 """
-The guards of protocol 11 on EC2. For each launch, a one-shot schedule ends the instance when its time-to-live is over,
-even if the instance hangs and the runner, or the runner's machine, is gone.
+The guards of protocol 11 on EC2. For each launch, a one-time schedule ends the instance when its time-to-live expires,
+even if the instance hangs and no runner is left.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html
 """
@@ -39,8 +39,8 @@ before the guard.
 
 def missing(region: Region, clock: Clock) -> str | None:
     """
-    Check that a run could use guards: make a guard for an instance that does not exist, and delete it. Return None if
-    both steps work. Otherwise return the reason why launches would have no guard, or why a guard could not be removed.
+    Check that runs can use guards: create a guard for an instance that does not exist, and delete it. Return None if
+    both steps work, or else the reason why a guard cannot be created or deleted.
     """
     ends_at = clock.now() + _FAR_AHEAD
     nobodys = Guard(token=_NOBODYS, region=region.name, instance_id=account_checks.NO_INSTANCE, ends_at=ends_at)
@@ -57,8 +57,8 @@ def missing(region: Region, clock: Clock) -> str | None:
 
 def _lacks_group(region: Region) -> bool:
     """
-    Delete the trial guard of an earlier `doctor` that died before it deleted the guard. Return whether the schedule
-    group is missing.
+    Return True if the schedule group is missing. To find out, delete a trial guard, which an earlier `doctor` may have
+    left if it died.
     """
     try:
         _delete(region, _NOBODYS)

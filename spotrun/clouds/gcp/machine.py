@@ -35,7 +35,7 @@ class Machine(NamedTuple):
     @property
     def is_told_whole(self) -> bool:
         """
-        True if this Machine certainly lists everything that is billed. This is uncertain for three kinds of types:
+        True if this Machine lists everything that is billed. That is not certain for three kinds of types:
         - types with shared cores, of which only a part is billed
         - smaller g4 types, which have only a part of a GPU
         - a3, a2-ultragpu and -lssd types, whose local SSDs are missing from some lists of types

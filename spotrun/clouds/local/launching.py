@@ -293,7 +293,7 @@ def _require_same(record: Record, request: LaunchRequest) -> None:
     instance = record.instance
     same = (instance.run_uid, instance.offering.pool) == (request.run_uid, request.offering.pool)
     if not same or record.count != request.count:
-        raise CloudError(f"the launch token of {instance.instance_id} was used before, for another request")
+        raise CloudError(f"the launch token of {instance.instance_id} was already used for another request")
 
 
 def _no_capacity(offering: Offering, count: int | None = None) -> InsufficientCapacity:

@@ -222,7 +222,7 @@ def _launched(job: Job, instances: list[Instance], request: LaunchRequest) -> In
     found = instances[0]
     same = (found.offering.pool, found.run_uid, job.tags.count)
     if same != (request.offering.pool, request.run_uid, request.count):
-        raise CloudError(f"the token of launch {request.launch} was used before, for {found.offering}")
+        raise CloudError(f"the token of launch {request.launch} was already used for {found.offering}")
     if job.never_ran and found.ended_by is EndedBy.CLOUD:
         nodes = "no node" if request.count is None else f"less than {count_of(request.count, 'node')}"
         free = "were" if request.count is not None else "was"
