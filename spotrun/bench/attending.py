@@ -228,7 +228,7 @@ class _Bench:
 
 
 class _Abandoned(Exception):
-    """The trial is no longer wanted."""
+    """Raised to end a trial before it has been measured."""
 
 
 class _TrialRun:

@@ -50,7 +50,7 @@ class BenchFlags(NamedTuple):
         ):
             if named is not None and given is None:
                 raise SpecInvalid(
-                    f"{flag}-arg {named} has no effect without {flag}", hint=f"add {flag}, or leave out {flag}-arg"
+                    f"{flag}-arg {named} has no effect without {flag}", hint=f"add {flag}, or remove {flag}-arg"
                 )
         return Arguments(batch=self.batch_arg, devices=self.devices_arg, precision=self.precision_arg)
 
@@ -117,7 +117,7 @@ def _kinds(texts: Sequence[str]) -> tuple[Kind, ...]:
     try:
         found = read_kinds(words)
     except Unreadable as error:
-        raise SpecInvalid(f"--types: {error.message}", hint="--types T4:1,A10G:1,c5.xlarge") from error
+        raise SpecInvalid(f"--types: {error.message}", hint="write it like --types T4:1,A10G:1,c5.xlarge") from error
     return found.kinds if isinstance(found, AnyOf) else (found,)
 
 

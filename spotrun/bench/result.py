@@ -1,4 +1,4 @@
-"""The results of a bench's trials, and the costs computed from them. Pure."""
+"""The results of a bench's trials, and the costs that are computed from them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class TrialOutcome(StrEnum):
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The hourly prices, in USD, of the cheapest suitable instances on spot and on demand. A price is None if no suitable
-    instance of that capacity type is offered.
+    The hourly prices, in USD, of the cheapest suitable instances on spot and on demand. A price is None if there is no
+    suitable offering of this capacity type.
     """
 
     spot: Decimal | None = None
@@ -116,8 +116,8 @@ def efficiency(row: BenchRow, rows: Iterable[BenchRow]) -> float | None:
     """
     Return the row's scaling efficiency: the rate of its n devices, divided by n times the rate of one such device.
 
-    Return None if the row has only one device. Also return None if no other row measured a single device of that kind
-    with the same batch size and precision.
+    Return None if the row has only one device, or if no other row measured one such device with the same batch size and
+    precision.
     """
     number = devices_of(row)
     alone = next((each for each in rows if devices_of(each) == 1 and _but_for_devices(each, row)), None)

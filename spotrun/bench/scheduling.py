@@ -1,4 +1,4 @@
-"""Chooses which trials of a bench begin now, and how much of the budget each of them is allowed to spend. Pure."""
+"""Chooses which trials of a bench begin next, and how much of the budget each of them may spend. Pure."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The script's argument names for batch size, number of devices and precision, for example `--batch-size`. A name is
-    None if the user gave none.
+    The names of the script's arguments for batch size, number of devices and precision, for example `--batch-size`. A
+    name is None if the user did not give it.
     """
 
     batch: str | None = None

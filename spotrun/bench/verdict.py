@@ -74,7 +74,7 @@ def _spare(measured: Measurement) -> str:
 
 
 def _idle(measured: Measurement) -> str:
-    """Return a remark if the GPUs are idle although the training does not wait for data; otherwise ""."""
+    """Return a sentence about GPUs that are idle although the training does not wait for data; "" if they are busy."""
     if measured.gpu_share is None or measured.gpu_share >= BUSY:
         return ""
     return f"; its GPUs compute {measured.gpu_share:.0%} of the time: try a larger batch, or less Python between steps"

@@ -53,7 +53,7 @@ def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...
 
 
 def corrected(state: RunState, found: Correction, by: str, evidence: str) -> EndCorrected:
-    """Return the ledger entry for a correction. It names a member only if the instance belongs to a gang."""
+    """Return a correction's entry for the ledger. It names a member only if the instance belongs to a gang."""
     member = found.member if state.of_gangs else UNSET
     return EndCorrected(launch=found.launch, ended_at=found.ended_at, by=by, evidence=evidence, member=member)
 

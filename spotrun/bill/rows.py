@@ -187,7 +187,7 @@ def read_report(path: Path, columns: Sequence[str], report: str) -> Iterator[Bil
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the non-blank lines of a text file (gzipped or not), each with its line number."""
+    """Yield the lines of a text file (gzipped or not) that are not blank, each with its line number."""
     with _opened(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -285,4 +285,4 @@ def _parquet_rows(path: Path) -> Iterator[BillRow]:
                 line += 1
                 yield BillRow(path, line, dict(zip(names, found.values(), strict=True)))
     except (ArrowException, OSError) as error:
-        raise SpecInvalid(f"{path}: is not a readable Parquet file: {error}", hint=EXPORT_ANEW) from error
+        raise SpecInvalid(f"{path} cannot be read as a Parquet file: {error}", hint=EXPORT_ANEW) from error

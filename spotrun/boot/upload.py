@@ -1,4 +1,5 @@
-"""Uploads a start script, this version of spotrun and its lock file to a run's folder before the run's first entry."""
+"""Uploads a start script, this version of spotrun and its lock file to a run's folder. This happens before the run's
+ledger gets its first entry."""
 
 from __future__ import annotations
 

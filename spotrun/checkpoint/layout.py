@@ -1,5 +1,6 @@
 """
-Defines the checkpoint image: the bytes of a snapshot in an arena, which are uploaded unchanged. Needs no torch.
+Defines the format of a checkpoint image. Its bytes are the same in an arena and in the store. This module does not need
+torch.
 
     b"SPOTRUN1" | u64 header size | header, JSON in UTF-8 | zeros | tensors
 
@@ -78,7 +79,7 @@ def place(kinds: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorEntry, ..
 
 @lru_cache(maxsize=4)
 def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry, ...]:
-    """Do the work of `place`. The result is cached, because all snapshots of a training have the same tensors."""
+    """The result is cached, because all snapshots of a training have the same tensors."""
     entries = []
     offset = 0
     for dtype, shape in kinds:
@@ -205,5 +206,5 @@ def _check_overlaps(tensors: Sequence[TensorEntry]) -> None:
     end = 0
     for tensor in sorted((t for t in tensors if t.size_bytes), key=lambda t: t.offset):
         if tensor.offset < end:
-            raise CheckpointDamaged("the checkpoint holds tensors that overlap")
+            raise CheckpointDamaged("the checkpoint's header describes tensors that overlap")
         end = tensor.offset + tensor.size_bytes

@@ -1,6 +1,6 @@
 """
 Represents Python objects in a saved state as plain values. When a state is saved, each of its objects becomes a
-`SavedObject`. Only when a training resumes does a `SavedObject` become an object again.
+`SavedObject`. It becomes an object again only when a training resumes.
 
 An image names the class of each object, but code that reads an image does not look up, import or call these classes.
 spotrun/training/revival.py decides which classes a resuming training accepts.

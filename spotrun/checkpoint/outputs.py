@@ -56,7 +56,7 @@ def verify_files(store: Store, commit: Commit) -> None:
         read_verified(store, key, piece.blake3, piece.size_bytes, lambda at, data: None, RETRY_FOR_S)
 
 
-# -- files that can be deleted --------------------------------------------------------------------------------------
+# -- stored files that can be deleted -------------------------------------------------------------------------------
 
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:

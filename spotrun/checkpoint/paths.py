@@ -6,7 +6,7 @@ from spotrun.checkpoint.tree import Json
 
 
 def moved(node: Json, old: str, new: str) -> Json:
-    """Return an image's tree in which each path that is `old` or below it has become the same path with `new`."""
+    """Return an image's tree. In each path that is the folder `old` or below it, `new` takes the place of `old`."""
     if isinstance(node, str):
         return new + node[len(old) :] if node == old or node.startswith(old + "/") else node
     if isinstance(node, list):

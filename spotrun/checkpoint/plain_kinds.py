@@ -22,7 +22,7 @@ Parts = list[Any]
 
 class Unnamed(Exception):
     """
-    Raised for a value that an image cannot hold although other values of its type can be saved. The exception's text
+    Raised for a value that an image cannot hold, although it can hold other values of this type. The exception's text
     describes the value.
     """
 

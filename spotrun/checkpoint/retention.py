@@ -116,8 +116,7 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     """
     Return the commits of an ended run to retire according to `rule`, oldest first.
 
-    The run's final commit is kept. Suspect commits that are newer than the final commit are kept too, because they show
-    what went wrong.
+    The run's final commit is kept, and so are newer commits that are suspect, because they show what went wrong.
     """
     final = None if state.terminal is None else state.terminal.final_commit
     held = _held(state)

@@ -50,7 +50,7 @@ def folder_at(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def open_for_reading(folder: int, path: str) -> int:
-    """Return a descriptor of the file. If the file is a pipe, do not wait for a writer."""
+    """Return a descriptor of the file. If it is a pipe, do not wait until another process opens it for writing."""
     with parent_of(folder, path) as (parent, name):
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
 

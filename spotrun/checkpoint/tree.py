@@ -54,8 +54,8 @@ DecodeOther = Callable[[str, Json], Any]
 
 def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     """
-    Return `value` as JSON. If the class of a value is a subclass of a plain type such as dict, the value is encoded as
-    the plain type. Enum members and named tuples are exceptions: they keep their class.
+    Return `value` as JSON. An object of a subclass of a plain type such as dict is encoded as the plain type, except
+    enum members and named tuples, which keep their class.
 
     Raises:
         Unsavable: an image cannot hold a value; the error names the first such value.

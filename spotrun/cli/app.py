@@ -21,9 +21,11 @@ from spotrun.errors import NO_ROOM
 from spotrun.runs.boundary import exit_code
 
 VERBS = {
-    "init": ListedVerb("Write a first job file for a script, with comments that show other useful keys.", "train.py"),
+    "init": ListedVerb(
+        "Write a job file for a script, to begin with. Its comments show other useful keys.", "train.py"
+    ),
     "launch": ListedVerb(
-        "Train a job, or a script without a job file, to its end, on spot capacity where possible.",
+        "Train a job to its end, on spot capacity where possible. A script needs no job file.",
         "train.yaml --deadline 8h",
     ),
     "sweep": ListedVerb(
@@ -36,11 +38,11 @@ VERBS = {
         "--cloud aws --accelerators A10G:1",
     ),
     "plan": ListedVerb(
-        "Forecast what a job will cost and when it will be done. Nothing is rented.",
+        "Forecast what a job will cost and when it will end. Nothing is rented.",
         "train.yaml --work 3h --budget 40",
     ),
     "estimate": ListedVerb(
-        "Compute what a training costs in several places: on demand, on spot, or on a machine of your own.",
+        "Compare what a training costs on demand, on spot, and on a machine of your own.",
         "examples/studies/parkopedia.yaml",
     ),
     "bench": ListedVerb(
@@ -51,7 +53,7 @@ VERBS = {
         "Compare on recorded markets what strategies cost, and how often they miss the deadline.",
         "--traces traces/ --work 8h --deadline 12h",
     ),
-    "validate": ListedVerb("Check a job and show every mistake, with its line and how to fix it.", "train.yaml"),
+    "validate": ListedVerb("Check a job file. Show the line of each mistake, and how to fix it.", "train.yaml"),
     "status": ListedVerb("List all runs, newest first.", "--watch"),
     "logs": ListedVerb("Show the output of the training, in the order of its attempts.", "resnet50 --follow"),
     "ssh": ListedVerb("Open a shell on the instance where a run trains.", "resnet50"),

@@ -41,7 +41,9 @@ def chaos(
         raise RunEnded(f"{opened.id} has ended ({state.terminal.outcome}): there is nothing to interrupt")
     current = state.current
     if current is None and member is None:
-        raise CloudError(f"{opened.id} is not training now", hint=f"see `spotrun events {opened.typed}`")
+        raise CloudError(
+            f"{opened.id} is not training now", hint=f"`spotrun events {opened.typed}` shows what it is doing"
+        )
     instance_id = current.instance_id if current and member is None else instance_of(opened, state, member or "")
     opened.cloud.interrupt(instance_id, warning)
     told = "now" if warning is None else f"with a notice of {format_duration(warning)}"

@@ -30,7 +30,7 @@ def estimate(
     ] = None,
 ) -> None:
     """
-    Compute what a training costs in several places: on demand, on spot, or on a machine of your own.
+    Compare what a training costs on demand, on spot, and on a machine of your own.
 
     Nothing is rented. Exits with 1 if a result differs from the study's figure under `published:`, and the study does
     not explain the difference.

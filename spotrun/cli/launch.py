@@ -44,7 +44,7 @@ NightlyOption = Annotated[
     ),
 ]
 StartOption = Annotated[
-    Path | None, typer.Option("--init-from", metavar="FILE", help="Begin from this Lightning checkpoint.")
+    Path | None, typer.Option("--init-from", metavar="FILE", help="Begin the training from this Lightning checkpoint.")
 ]
 
 
@@ -68,7 +68,7 @@ def launch(
     start: StartOption = None,
     store: LaunchStoreOption = None,
 ) -> None:
-    """Train a job, or a script without a job file, to its end, on spot capacity where possible."""
+    """Train a job to its end, on spot capacity where possible. A script needs no job file."""
     from spotrun import address
     from spotrun.runs.nightly import attend_tonight
     from spotrun.runs.open_run import default_store
@@ -129,7 +129,7 @@ def _refuse_both(nightly: bool, detach: bool) -> None:
 
 def _policy(spot: bool, on_demand: bool, auto: bool) -> str | None:
     if spot + on_demand + auto > 1:
-        raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="give one of them")
+        raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="use only one of them")
     return "spot" if spot else "on-demand" if on_demand else "auto" if auto else None
 
 

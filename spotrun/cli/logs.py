@@ -27,7 +27,9 @@ FOLLOW_EVERY_S = 1.0
 def logs(
     run: RunArgument,
     store: StoreOption = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the run ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new output as it arrives, until the run ends.")
+    ] = False,
     attempt: Annotated[
         int | None, typer.Option("--attempt", metavar="N", help="Print only the log of attempt N, counted from 1.")
     ] = None,
@@ -66,7 +68,7 @@ def logs(
 
 
 def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName | None:
-    """Return the member whose log to print; None for the logs of all members."""
+    """Return the member whose log is to be printed; None if those of all members are."""
     if attempt is None and member is None:
         return None
     state, _ = run.read_whole_part()

@@ -28,12 +28,18 @@ def metrics(
     ] = NEWEST,
     textfile: Annotated[
         Path | None,
-        typer.Option("--textfile", metavar="FILE.prom", help="Write a file for node_exporter's textfile collector."),
+        typer.Option(
+            "--textfile",
+            metavar="FILE.prom",
+            help="Write the metrics to a file, for node_exporter's textfile collector.",
+        ),
     ] = None,
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help="Serve the metrics at http://HOST:PORT/metrics until Ctrl-C."
+            "--listen",
+            metavar="HOST:PORT",
+            help="Serve the metrics at http://HOST:PORT/metrics until you press Ctrl-C.",
         ),
     ] = None,
     within: Annotated[
@@ -48,7 +54,7 @@ def metrics(
     """
     Export the costs and states of runs to Prometheus.
 
-    The figures are the same as in `spotrun report --json`. Nothing is written to the store.
+    The figures are the same as in `spotrun report --json`. The command never writes to the store.
     """
     from spotrun.runs.open_run import default_store, open_run
     from spotrun.spec.values import read_positive_duration

@@ -14,7 +14,7 @@ CloudOption = Annotated[str, typer.Option("--cloud", metavar="[aws|gcp|local]", 
 AcceleratorsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--accelerators", metavar="NAME:COUNT", help="Show only types with exactly these accelerators. Repeatable."
+        "--accelerators", metavar="NAME:COUNT", help="Show only types that have exactly these accelerators. Repeatable."
     ),
 ]
 InstanceTypeOption = Annotated[

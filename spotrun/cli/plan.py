@@ -29,7 +29,9 @@ WorkOption = Annotated[
 ]
 TracesOption = Annotated[
     Path | None,
-    typer.Option("--traces", metavar="PATH", help="Use a recorded market, in a format that `spotrun simulate` reads."),
+    typer.Option(
+        "--traces", metavar="PATH", help="Simulate on a recorded market, in a format that `spotrun simulate` reads."
+    ),
 ]
 PriceHistoryOption = Annotated[
     bool,
@@ -60,7 +62,7 @@ def plan(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forecast what a job will cost and when it will be done. Nothing is rented."""
+    """Forecast what a job will cost and when it will end. Nothing is rented."""
     with needs_extra("plan", "a forecast"):
         from spotrun.forecast.planning import planned
     from spotrun.forecast import report as shown

@@ -222,7 +222,7 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     return state.launches[name.launch].closed is None and member.condemned is None and member.released is None
 
 
-# -- what instances have left ------------------------------------------------------------------------------------------
+# -- disks that instances have left ------------------------------------------------------------------------------------
 
 
 def _remove_leftovers(leftovers: Leftovers, runs: Runs, yes: bool) -> None:
@@ -247,7 +247,7 @@ def _is_of_the_past(run: OpenRun | None, leftover: Leftover) -> bool:
     return run is not None and _is_over(run, leftover.what)
 
 
-# -- identities ------------------------------------------------------------------------------------------------------
+# -- identities of runs ----------------------------------------------------------------------------------------------
 
 
 def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:

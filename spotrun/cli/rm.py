@@ -13,7 +13,7 @@ from spotrun.runs.completion import run_names
 def rm(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Runs that have ended, by id or name.", autocompletion=run_names),
+        typer.Argument(metavar="RUN...", help="Ids or names of runs that have ended.", autocompletion=run_names),
     ],
     store: StoreOption = None,
     dry_run: DryRunOption = False,

@@ -136,7 +136,7 @@ def require_finite(flag: str, number: float) -> None:
         SpecInvalid: `number` is `nan` or `inf`, which Typer accepts as numbers.
     """
     if not isfinite(number):
-        raise SpecInvalid(f"{flag}: {number} is not a number", hint=f"write it like {flag} 3.06")
+        raise SpecInvalid(f"{flag}: {number} is not a finite number", hint=f"write it like {flag} 3.06")
 
 
 def seconds_of(flag: str, durations: list[str]) -> tuple[float, ...]:

@@ -81,7 +81,7 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
         ports = [int(part) for part in text.split(":") if re.fullmatch(r"\d{1,5}", part, re.ASCII)]
         if text.count(":") != 1 or len(ports) != 2 or not all(1 <= port <= PORT_MAX for port in ports):
             hint = "-L 8889:8888 forwards port 8889 of this machine to port 8888 of the instance"
-            raise SpecInvalid(f"-L: {text!r} is not HERE:THERE, two ports from 1 to {PORT_MAX}", hint=hint)
+            raise SpecInvalid(f"-L: {text!r} is not a pair of ports HERE:THERE, each from 1 to {PORT_MAX}", hint=hint)
         found.append(Forward(*ports))
         if sum(one.here == ports[0] for one in found) > 1:
             raise SpecInvalid(

@@ -259,8 +259,7 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 def _blind(run: OpenRun) -> Blindness | None:
     """
-    Return the time at which the cloud stopped answering the run's runner, and the reason. Return None if the cloud
-    answers.
+    Say since when and why the cloud has not answered the run's runner. Return None if the cloud answers.
     """
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 

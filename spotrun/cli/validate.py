@@ -20,7 +20,9 @@ def validate(
     spec_path: Annotated[
         Path | None, typer.Argument(metavar="[JOB.yaml|SCRIPT.py]", help="A job file, or a script.")
     ] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a job file, for editors.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of job files, which editors can use.")
+    ] = False,
     source: Annotated[
         str | None,
         typer.Option(
@@ -36,9 +38,9 @@ def validate(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Check a job and show every mistake, with its line and how to fix it.
+    Check a job file. Show the line of each mistake, and how to fix it.
 
-    This command calls no cloud. `spotrun launch --dry-run` shows whether a cloud has the resources.
+    This command does not call the cloud. `spotrun launch --dry-run` shows whether the cloud has the resources.
     """
     from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import say
@@ -144,6 +146,6 @@ def _require_room(path: Path, write: Path) -> None:
         raise SpecInvalid("--write needs a file name, not -", hint="`--json` prints the job")
     if write.is_dir() or write.parent.resolve() != path.parent.resolve():
         hint = "name a file in the folder of SkyPilot's file: a run uploads the folder of its job"
-        raise SpecInvalid(f"--write: {write} is not next to {path}", hint=hint)
+        raise SpecInvalid(f"--write: {write} is not next to {path}, in the same folder", hint=hint)
     if write.exists():
         raise SpecInvalid(f"--write: {write} exists already", hint="name another file")

@@ -29,7 +29,7 @@ AtOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for the choice of the random steps.")]
 WithinOption = Annotated[
-    str, typer.Option("--within", metavar="DURATION", help="End a training that takes longer than this.")
+    str, typer.Option("--within", metavar="DURATION", help="End each of the trainings after this time.")
 ]
 KeepOption = Annotated[bool, typer.Option("--keep", help="Do not delete the runs, logs and traces at the end.")]
 
@@ -96,5 +96,5 @@ def _steps(text: str | None) -> tuple[int, ...]:
         return ()
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) for word in words):
-        raise SpecInvalid(f"--at {text!r} is not a list of steps, which count from 1", hint="--at 12,40")
+        raise SpecInvalid(f"--at {text!r} is not a list of steps, which count from 1", hint="write it like --at 12,40")
     return tuple(map(int, words))

@@ -1,4 +1,4 @@
-"""Checks which zones offer the instances that a job wants, and how many the account's quotas allow."""
+"""Checks which zones offer the instances that a job wants, and how many of them the account's quotas allow."""
 
 from __future__ import annotations
 

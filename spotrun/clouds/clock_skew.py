@@ -12,7 +12,7 @@ SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`
 
 
 def told_at(date: str) -> datetime | None:
-    """Return the time in a `Date` header, to the second; None if the header is unreadable."""
+    """Return the time in a `Date` header, which is precise to the second; None if the header is unreadable."""
     try:
         found = parsedate_to_datetime(date)
     except ValueError:

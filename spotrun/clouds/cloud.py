@@ -60,11 +60,11 @@ class RentalFlags(NamedTuple):
 
     def over(self, spec: RunSpec | None, cloud: str, *, like: str) -> ResourcesSpec:
         """
-        Return the job's resources, with the values of the flags in place of the job's values. `like` is an example of
-        an accelerator on this cloud, for the error message.
+        Return the job's resources, in which the values of the flags replace those of the job. `like` is an example of
+        an accelerator on this cloud, which the error message shows.
 
         Raises:
-            SpecInvalid: the accelerators cannot be read.
+            SpecInvalid: the text of --accelerators is malformed.
         """
         changes: dict[str, object] = {
             "cloud": cloud,
@@ -156,7 +156,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         return
 
     def furnish(self, store: Store) -> None:
-        """Put the files that instances need before their agent starts (`spotrun.boot`) into a new run's folder."""
+        """Upload the files from which instances install and start the agent (`spotrun.boot`) to a new run's folder."""
 
     def require_known(self, spec: RunSpec) -> None:
         """

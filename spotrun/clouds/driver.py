@@ -1,5 +1,6 @@
 """
-The interface to a cloud. Every driver has to pass the same contract tests (tests/contract/test_driver_contract.py).
+The interface of a cloud's driver. Every driver has to pass the same contract tests
+(tests/contract/test_driver_contract.py).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class CredentialsExpired(LoginNeeded):
 
 
 class CredentialsRefused(AccessDenied):
-    """There are no credentials, or the cloud does not accept them. The user can provide others."""
+    """There are no credentials, or the cloud does not accept them. The user has to provide other ones."""
 
 
 class ClockWrong(CloudUnavailable):

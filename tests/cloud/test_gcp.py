@@ -245,7 +245,7 @@ def test_g7_a_full_quota_names_its_limit_and_is_retried_only_while_our_instance_
     cloud.terminate(uses.instance_id)
     clock.advance(5)
     gce.fail(INSERT, answers.quota_exceeded("PREEMPTIBLE_NVIDIA_L4_GPUS", 1, REGION))
-    with pytest.raises(CloudUnavailable, match="just ended, may still count"):
+    with pytest.raises(CloudUnavailable, match="just ended may still count"):
         cloud.launch(request(offered(cloud), launch=9))
 
 

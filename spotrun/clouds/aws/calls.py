@@ -63,7 +63,7 @@ def default_region() -> str:
 def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
     """
     Check that the SDK lists these regions. Without this check, a call to a region that does not exist would fail as if
-    the network were down, and would be repeated. `key` is the key of the job that names the regions, for the error.
+    the network were down, and would be repeated. `key` is the job's key that names the regions; the error shows it.
 
     Raises:
         SpecInvalid: the SDK does not list one of the regions.
@@ -75,7 +75,7 @@ def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
             meant = _like(name, known)
             hint = f"did you mean {meant}?" if meant else "`spotrun offers` lists types and their regions"
             newer = "if the region is new, update the SDK: pip install --upgrade boto3"
-            raise SpecInvalid(f"AWS has no region {shown(name)}", hint=f"{hint} ({newer})", key=key)
+            raise SpecInvalid(f"AWS has no region {shown(name)}", hint=f"{hint}; {newer}", key=key)
 
 
 def _like(name: str, known: Iterable[str]) -> str | None:

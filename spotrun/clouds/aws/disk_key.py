@@ -82,7 +82,7 @@ def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
 
 
 def _judged(region: Region, key: str, what: str, role: str, command: str) -> Iterator[Finding]:
-    """Report whether EC2 is allowed to use the key. `role` is EC2's role for spot; "" if the job does not use spot."""
+    """Report whether EC2 may use the key. `role` is EC2's role for spot, or "" if the job does not use spot."""
     described = region.ask("read a key", lambda: region.kms.describe_key(KeyId=key))["KeyMetadata"]
     if described["KeyState"] != "Enabled":
         enable = f"aws kms enable-key --region {region.name} --key-id {key}"

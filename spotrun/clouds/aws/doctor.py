@@ -103,7 +103,7 @@ class AwsDoctor:
         yield Step("secrets", partial(secret_findings, region, self._secrets))
         yield Step("guard", self._guard)
 
-    # -- the caller, and the time --------------------------------------------------------------------------------
+    # -- login and clock -----------------------------------------------------------------------------------------
 
     def _identity(self) -> Iterator[Finding]:
         who, skew = self._with_skew(lambda: account_checks.caller(self._region))
@@ -129,7 +129,7 @@ class AwsDoctor:
         """The time on this machine's clock, which is the run's clock without the corrections by AWS's answers."""
         return self._clock.now() + self._clock.ahead
 
-    # -- the surroundings of an instance -------------------------------------------------------------------------
+    # -- image, network and prices -------------------------------------------------------------------------------
 
     def _image(self) -> Iterator[Finding]:
         image = describe_image(self._region, self._catalog.image)
@@ -161,7 +161,7 @@ class AwsDoctor:
         types = {each.instance_type for each in self._capacity.one_of_each().values()}
         return price_findings(self._region, sorted(types), self._clock.now())
 
-    # -- the caller's permissions --------------------------------------------------------------------------------
+    # -- permissions ---------------------------------------------------------------------------------------------
 
     def _launches(self, *, rehearse: bool) -> Iterator[Finding]:
         """

@@ -50,9 +50,7 @@ Filter = dict[str, Any]
 
 
 class AwsDriver:
-    """
-    Rents EC2 instances in the configured regions. All facts about instances come from EC2 and the instances' tags.
-    """
+    """Rents EC2 instances in the configured regions. All facts about them come from EC2 and from their tags."""
 
     name = "aws"
     rations_calls = True
@@ -113,7 +111,7 @@ class AwsDriver:
     def describe(self, instance_id: str) -> Instance | None:
         """
         Search all regions for the instance, and return it; None if no region has it. If a region does not answer, the
-        others are still searched. Only if none of them has the instance, the region's error is raised.
+        others are still searched. The region's error is raised only if none of them has the instance.
         """
         if _ID_PATTERN.fullmatch(instance_id) is None:
             return None
@@ -151,7 +149,7 @@ class AwsDriver:
         for region in self._regions.values() if home is None else [self._regions[home]]:
             self._terminate_in(region, instance_id)
 
-    # -- the calls -------------------------------------------------------------------------------------------
+    # -- calls of EC2 ----------------------------------------------------------------------------------------
 
     def _region_of(self, offering: Offering) -> Region:
         if offering.region not in self._regions:
@@ -199,7 +197,7 @@ class AwsDriver:
         ]
         if holding:
             return CloudUnavailable(
-                f"{error.message} ({', '.join(holding)}, which just ended, may still count against the quota)"
+                f"{error.message} (instances that just ended may still count against the quota: {', '.join(holding)})"
             )
         told = self._told_of(region, quota) if isinstance(error, VcpusInUse) else ""
         return QuotaExceeded(f"{error.message}; {told}", hint=error.hint) if told else error
@@ -239,7 +237,7 @@ class AwsDriver:
         """
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- remarks, and lists of instances ---------------------------------------------------------------------
 
     def _odd(self) -> Iterator[str]:
         left_out = self._offered.left_out | self._listed.left_out

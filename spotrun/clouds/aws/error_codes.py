@@ -1,9 +1,9 @@
 """
 Translates AWS's error codes into CloudDriver's errors.
 
-Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. The rows P1 to P28 of the failure
-catalogue describe failures that these codes caused in other projects. IAM's codes are listed under each of its actions:
-https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
+Codes of EC2: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. IAM's codes are listed under
+each of its actions: https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html. Numbers such as P4 refer
+to rows of the failure catalogue, which describe failures that these codes caused in other projects.
 """
 
 from __future__ import annotations

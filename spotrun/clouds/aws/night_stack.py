@@ -50,8 +50,8 @@ _RIGHTS = "infra/aws/README.md, under Nights, lists the rights that installing a
 
 def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
     """
-    Call AWS with `Region.ask`. If AWS refuses the call because the user lacks a right, the hint of the AccessDenied
-    names this right.
+    Call AWS with `Region.ask`. If AWS refuses the call because the user does not have a right, the hint of the
+    AccessDenied names this right.
     """
     with naming_the_right():
         return region.ask(action, call)

@@ -208,7 +208,7 @@ class AwsNights:
                 found.add(parameters_of(stack).get("CodeKey", "").rpartition("/")[2])
         return found
 
-    # -- the function ------------------------------------------------------------------------------------------------
+    # -- calls of the function ---------------------------------------------------------------------------------------
 
     def _call(self, name: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """

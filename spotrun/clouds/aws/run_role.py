@@ -179,7 +179,7 @@ class RunRoles:
             return False
         return True
 
-    # -- the calls ---------------------------------------------------------------------------------------------------
+    # -- calls of IAM ------------------------------------------------------------------------------------------------
 
     def _ask(self, what: str, operation: str, **parameters: Any) -> Any:
         call: Callable[..., Any] = getattr(self._region.iam, operation)

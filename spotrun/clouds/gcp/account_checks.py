@@ -34,7 +34,8 @@ class Rule(NamedTuple):
 
 def caller(google: Google) -> str:
     """
-    Return the login's email address; "" if Google does not report it. Other calls show whether the login is valid.
+    Return the login's email address; "" if Google does not report it. This does not check whether the login is valid:
+    other calls show that.
     """
     with contextlib.suppress(CloudError):
         return google.caller()
@@ -54,8 +55,8 @@ def project_facts(google: Google, project: str) -> Mapping[str, Any]:
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
-    Return those of `permissions` that the caller has in the project. `permissions` must not contain more than 100.
-    Google leaves out a permission that is granted only for resources with certain names:
+    Return those of `permissions`, at most 100, that the caller has in the project. Permissions that are granted only
+    for resources with certain names are not included:
     https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
 
     Raises:

@@ -1,5 +1,6 @@
 """
-Checks which zones of a job's regions offer the instances that the job wants, and how many the project's quotas allow.
+Checks which zones of a job's regions offer the instances that the job wants, and how many of them the project's quotas
+allow.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
     return None if end is None else _ended(record, made, operations, end, history, seen)
 
 
-# -- listed instances --------------------------------------------------------------------------------------------------
+# -- instances that Google lists ---------------------------------------------------------------------------------------
 
 
 def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
@@ -142,7 +142,7 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 
 def odd_labels(row: Mapping[str, Any]) -> str:
-    """Describe which labels a row has lost, and which have wrong or unreadable values; "" if there are none."""
+    """Describe which of spotrun's labels are missing in a row or have wrong values; "" if all labels are right."""
     labels = row.get("labels", {})
     odd = [
         f"{key}={labels[key][:LABEL_SHOWN_MAX]!r}"

@@ -103,7 +103,7 @@ class GcpDoctor:
         yield Step(OTHERS, others)
         yield Step("launch", lambda: [unknown("launch", _NEVER_REHEARSED, _DRY)])
 
-    # -- the caller, and the time --------------------------------------------------------------------------------
+    # -- login and clock -----------------------------------------------------------------------------------------
 
     @cached_property
     def _project(self) -> str:
@@ -142,7 +142,7 @@ class GcpDoctor:
             raise no_such_region(unheard, self._regions)
         return ()
 
-    # -- the surroundings of an instance -------------------------------------------------------------------------
+    # -- image and network ---------------------------------------------------------------------------------------
 
     def _image(self) -> Iterator[Finding]:
         image = find_image(self._google, self._config.image)
@@ -214,7 +214,7 @@ class GcpDoctor:
         wanted = {name: row for name, row in told.items() if name in self._config.regions}
         yield from self._capacity.quota_findings(Limits(self._facts, wanted))
 
-    # -- the store, and the accounts that reach it ---------------------------------------------------------------
+    # -- bucket and service accounts -----------------------------------------------------------------------------
 
     @property
     def _own_accounts(self) -> bool:

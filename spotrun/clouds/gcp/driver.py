@@ -242,8 +242,8 @@ class GcpDriver:
     def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
         Return the error to raise for a launch that a quota has refused. An instance that has just ended still counts
-        against the quota for a while. If spotrun has such an instance, return CloudUnavailable, because waiting helps.
-        Otherwise return `error`.
+        against the quota for a while. If spotrun has such an instance, return CloudUnavailable, because waiting helps;
+        otherwise return `error`.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         records = look(self._google, self._project, None).records.values()
@@ -258,10 +258,10 @@ class GcpDriver:
         if not holding:
             return error
         return CloudUnavailable(
-            f"{error.message} ({', '.join(holding)}, which just ended, may still count against the quota)"
+            f"{error.message} (instances that just ended may still count against the quota: {', '.join(holding)})"
         )
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- remarks, and lists of instances ---------------------------------------------------------------------
 
     def _remarks(self) -> Iterator[str]:
         yield from (f"{name} is left out: {why}" for name, why in sorted(self._offered.left_out.items()))

@@ -3,8 +3,8 @@ Translates Google's error codes into CloudDriver's errors.
 
 Google reports a refusal in one of two ways. An HTTP answer has reasons and details
 (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-requests); a failed operation has codes
-(https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation). The rows G1 to G14 and P1 to P28 of
-the failure catalogue describe failures that these errors caused in other projects.
+(https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation). Numbers such as G6 or P4 refer to
+rows of the failure catalogue, which describe failures that these errors caused in other projects.
 """
 
 from __future__ import annotations

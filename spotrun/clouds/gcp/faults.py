@@ -40,7 +40,7 @@ class Fault(NamedTuple):
 
     @property
     def service(self) -> str:
-        """The API that the fault names, such as `compute.googleapis.com`; "" if it names none."""
+        """The API that the error names, such as `compute.googleapis.com`; "" if it does not name one."""
         found = _SERVICE.search(self.message)
         return self._metadata("service") or (found[1] if found is not None else "")
 
@@ -58,7 +58,7 @@ class Fault(NamedTuple):
 
     @property
     def is_of_all_regions(self) -> bool:
-        """True if the exceeded quota applies to all regions together, so that another region does not help."""
+        """True if all regions share the exceeded quota. Another region does not help then."""
         return _ALL_REGIONS.search(self.told) is not None
 
     @property
@@ -107,7 +107,7 @@ def faults_of_operation(operation: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def words_of(text: str) -> str:
-    """Return the text of an HTML page, without the page's tags."""
+    """Return the text of an HTML page without its tags."""
     return _shown(" ".join(re.sub(r"<[^>]*>", " ", text).split()))
 
 

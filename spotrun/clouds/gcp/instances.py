@@ -91,8 +91,8 @@ def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list
 
 def _scopes(google: Google, action: str, call: Call, of: str) -> tuple[list[Mapping[str, Any]], frozenset[str]]:
     """
-    Return the rows of all zones, and the names of the zones that did not answer. Google reports such a zone in one of
-    two places: as a warning in that zone's part of the answer, or in the page's list `unreachables`.
+    Return the rows of all zones, and the names of the zones that did not answer. Google reports such a zone by a
+    warning in the zone's part of the answer, or in the list `unreachables` of the page.
     """
     rows: list[Mapping[str, Any]] = []
     unreachable: set[str] = set()

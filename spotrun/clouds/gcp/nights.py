@@ -214,7 +214,7 @@ class GcpNights:
     def usd(self, hours: float) -> Decimal:
         return usd_of_a_night(hours)
 
-    # -- the service -------------------------------------------------------------------------------------------------
+    # -- Cloud Run service -------------------------------------------------------------------------------------------
 
     def _archives_needed(self, store: str) -> set[str]:
         """
@@ -240,7 +240,7 @@ class GcpNights:
         found = self._described(name)
         if found is None:
             hint = f"see `spotrun night ls`, or install it: spotrun night install JOB.yaml --name {name}"
-            raise CloudError(f"there is no service {name_of(name)} in {self._region}", hint=hint)
+            raise CloudError(f"{self._region} has no Cloud Run service {name_of(name)}", hint=hint)
         return str(found.get("uri", ""))
 
     def _deploy(self, name: str, python: str, environment: Mapping[str, str]) -> str:
@@ -309,7 +309,7 @@ class GcpNights:
         except NotThere:
             return None
 
-    # -- the jobs ----------------------------------------------------------------------------------------------------
+    # -- Cloud Scheduler jobs ----------------------------------------------------------------------------------------
 
     def _jobs(self, night: Night, uri: str) -> Iterator[dict[str, Any]]:
         yield self._job_for(night, BEGIN, schedule(when_due(night)), uri)
@@ -359,7 +359,7 @@ class GcpNights:
             return False
         return True
 
-    # -- calls -------------------------------------------------------------------------------------------------------
+    # -- calls of the service and of Google --------------------------------------------------------------------------
 
     def _call(self, name: str, uri: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """
@@ -380,7 +380,7 @@ class GcpNights:
         except requests.exceptions.RequestException as error:
             raise CloudUnavailable(f"{uri} cannot be reached: {str(error)[:200]}", hint=CHECK_NETWORK) from error
         if answer.status_code == requests.codes.forbidden:
-            raise AccessDenied(f"{clock} is not allowed to call the service {name_of(name)}", hint=_RIGHTS)
+            raise AccessDenied(f"the account {clock} may not call the service {name_of(name)}", hint=_RIGHTS)
         told = _json_of(answer)
         if answer.status_code != requests.codes.ok:
             said = f"{told.get('errorType', f'HTTP {answer.status_code}')}: {told.get('errorMessage', 'no message')}"
