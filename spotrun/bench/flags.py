@@ -66,7 +66,7 @@ class BenchFlags(NamedTuple):
         if limit < WITHIN_LEAST:
             raise SpecInvalid(
                 f"--trial-timeout {self.trial_timeout} would end a trial before its instance has started",
-                hint="use --trial-timeout 20m",
+                hint="use a longer time, such as --trial-timeout 20m",
             )
         return limit
 

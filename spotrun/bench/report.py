@@ -100,7 +100,7 @@ def _line(update: Progress) -> str:
 
 
 def _priced(title: str, prices: Iterable[Prices]) -> str:
-    """Return a table's title, with a note if prices are simulated."""
+    """Return a table's title, with a note if some prices are simulated."""
     return f"{title} (simulated prices)" if any(each.simulated for each in prices) else title
 
 

@@ -76,13 +76,13 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float | None:
-        """Samples per second; if the number of samples is unknown, steps per second."""
+        """The samples per second or, if the number of samples is unknown, the steps per second."""
         if self.measured is None:
             return None
         return self.measured.samples_per_s or self.measured.steps_per_s
 
     def per_usd(self, usd_per_hour: Decimal | None) -> float | None:
-        """Return the samples per dollar; if the number of samples is unknown, the steps per dollar."""
+        """Return the samples per dollar or, if the number of samples is unknown, the steps per dollar."""
         if self.rate is None or not usd_per_hour:
             return None
         return self.rate * SECONDS_PER_HOUR / float(usd_per_hour)
@@ -90,7 +90,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     def hours(self, samples: float | None = None) -> float | None:
         """
         Return the hours of training for the whole job, or for `samples` samples; None if unknown. Validations, starts
-        and interruptions are left out.
+        and interruptions are not included.
         """
         if self.measured is None:
             return None
@@ -155,8 +155,8 @@ def fate_of(detail: str) -> TrialOutcome:
 
 def best(rows: Iterable[BenchRow]) -> BenchRow | None:
     """
-    Return the row whose trial trains the most samples per dollar. For each row, the lower of its spot and on-demand
-    prices counts. Return None if no row was measured.
+    Return the row whose trial trains the most samples per dollar, at the lower of its spot and on-demand prices. Return
+    None if no row was measured.
     """
     priced = [(value, row) for row in rows if (value := row.per_usd(cheapest(row.prices))) is not None]
     return max(priced, key=lambda each: each[0])[1] if priced else None

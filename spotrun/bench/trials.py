@@ -30,7 +30,7 @@ SELDOM = Steps(1_000_000_000)
 
 
 class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A training to measure. A field that is None keeps the job's value."""
+    """A training to measure. Where a field is None, the training keeps the job's value."""
 
     kind: Kind | None
     devices: int | None = None

@@ -69,7 +69,7 @@ class BillRow:
         Return the value of a column as it is in the file.
 
         Raises:
-            SpecInvalid: the row lacks the column.
+            SpecInvalid: the row does not have the column.
         """
         if column not in self._columns:
             raise self.refuse(f"has no column {column}", f"export it with {column}")
@@ -101,7 +101,7 @@ class BillRow:
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def structure(self, column: str) -> Any:
-        """Return a column's list or map (in a CSV, it is JSON text); None if the column is absent or empty."""
+        """Return a column's list or map, which is JSON text in a CSV file; None if the column is absent or empty."""
         value = self._columns.get(column)
         if not isinstance(value, str):
             return value
@@ -137,8 +137,8 @@ class DuplicateLines:
 
 def files_of(patterns: Iterable[str]) -> list[Path]:
     """
-    Return the files that match any of `patterns`, in order, and each of them only once. A pattern can contain `*`, `?`,
-    `[…]` and `**`.
+    Return the files that match any of `patterns`, in the order of the patterns, and each file only once. A pattern can
+    contain `*`, `?`, `[…]` and `**`.
 
     Raises:
         SpecInvalid: a pattern matches no file.

@@ -77,7 +77,7 @@ class Moment:
 
 def pin(memory: Tensor) -> None:
     """
-    Pin `memory`, so that devices write to it directly. If pinning fails, copies go through the CPU and are slower.
+    Pin `memory`, to let devices write to it directly. If pinning fails, copies go through the CPU and are slower.
     """
     if _in_use():
         torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]

@@ -62,7 +62,7 @@ class Header:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole image."""
+        """The size of the complete image, in bytes."""
         return self.data_start + max((t.offset + t.size_bytes for t in self.tensors if t.size_bytes), default=0)
 
 

@@ -35,7 +35,7 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, 
 
 
 class SavedObject(dict[str, Any]):
-    """A saved object. `name` names its class, and the entry "content" holds its attributes or its state."""
+    """A saved object. `name` is the name of its class, and the entry "content" holds its attributes or its state."""
 
     def __init__(self, kind: str, name: str, content: Any) -> None:
         super().__init__(content=content)

@@ -44,7 +44,7 @@ _copy_at_once = ctypes.PYFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
 
 
 class Piece(NamedTuple):
-    """A tensor, and the position of its first byte in an image."""
+    """A tensor, and the offset in an image at which it begins."""
 
     tensor: Tensor
     start: int
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """The header and the tensors of an image that has yet to be written."""
+    """The header and the tensors of an image that has not been written yet."""
 
     header: bytes
     pieces: Sequence[Piece]

@@ -32,7 +32,7 @@ Json = Any
 
 class Unsavable(Exception):
     """
-    Raised for a value that an image cannot hold. Names the value's path in the state, such as
+    Raised for a value that an image cannot hold. Its text names the value's path in the state, such as
     `callbacks.MyCallback.handle`.
     """
 

@@ -304,7 +304,7 @@ def put_verified(
         with attempt:
             before_each_try()
             if not store.put(key, data) and blake3(store.get(key)).hexdigest() != digest:
-                raise StoreUnavailable(f"{key} reads back with different bytes than were written")
+                raise StoreUnavailable(f"the stored bytes of {key} differ from those that were sent")
     return digest
 
 

@@ -86,7 +86,7 @@ def _reckonable(path: Path) -> CostStudy:
 def _list_price(listed: Listed) -> ListPrice:
     """
     Raises:
-        SpecInvalid: no table has the price.
+        SpecInvalid: no price list has the price.
     """
     from spotrun.estimate.price_lists import find_price
     from spotrun.units import Unreadable

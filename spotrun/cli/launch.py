@@ -30,7 +30,7 @@ MaxPriceOption = Annotated[
     str | None, typer.Option("--max-price", metavar="USD", help="Pay at most this much per hour for an instance.")
 ]
 MaxDurationOption = Annotated[
-    str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this time, e.g. 8h.")
+    str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this time, like 8h.")
 ]
 DeadlineOption = Annotated[
     str | None,

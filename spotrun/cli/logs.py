@@ -76,7 +76,7 @@ def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName |
 
 
 def _lead_of(run: OpenRun, state: RunState, attempt: int) -> MemberName:
-    """Return the member with rank 0 in the run's attempt number `attempt`, counted from 1."""
+    """Return the member that had rank 0 in attempt `attempt` of the run, counted from 1."""
     found = {ordinal: number for number, ordinal in state.ordinals().items()}
     if attempt not in found:
         known = f"a number from 1 to {len(found)}" if len(found) > 1 else "--attempt 1, its only one" if found else None

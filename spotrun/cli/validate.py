@@ -33,7 +33,9 @@ def validate(
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job next to SkyPilot's file."),
+        typer.Option(
+            "--write", metavar="JOB.yaml", help="With --from: write the job to this file, next to SkyPilot's file."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -355,6 +355,6 @@ def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
 
 
 def refuse_regions(cloud: Cloud, regions: Sequence[str]) -> None:
-    """Raise SpecInvalid if `regions` is not empty; called for a cloud that has no regions."""
+    """Raise SpecInvalid if `regions` is not empty. Clouds without regions call this function."""
     if regions:
         raise SpecInvalid(f"the {cloud.name} cloud has no regions", hint="leave out --region")

@@ -80,7 +80,7 @@ class CloudDriver(Protocol):
 
     def terminate(self, instance_id: str) -> None:
         """
-        End an instance and everything on it. Repeating the call is harmless, and so is naming an instance that is gone.
+        End an instance and everything on it. It is harmless to repeat the call, or to name an instance that is gone.
         """
 
 

@@ -93,7 +93,7 @@ class Aws(Cloud):
         return Reference(PARAMETER, PARAMETERS + name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """Return the usual boot time of a GPU instance with a Deep Learning AMI."""
+        """Return the usual boot time of a GPU instance whose machine image is a Deep Learning AMI."""
         return timedelta(seconds=90)
 
     def interrupts(self, spec: RunSpec) -> bool:

@@ -80,8 +80,8 @@ def _delete(region: Region, token: str) -> None:
 class AwsGuards:
     """
     Creates and deletes guards, which are EventBridge schedules. An object of this class remembers the guards that it
-    has created, and does not create them again. If another process has already created a guard, AWS reports that the
-    schedule exists. This counts as success.
+    has created, and does not create them again. If AWS reports that a schedule exists, another process has created the
+    guard, which counts as success.
     """
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:
@@ -108,7 +108,7 @@ class AwsGuards:
 
 
 def _schedule(guard: Guard, partition: str, account: str) -> dict[str, Any]:
-    """Return the parameters of a guard's schedule, which deletes itself after it has fired."""
+    """Return the parameters of a guard's schedule. EventBridge deletes the schedule after it has fired."""
     at = guard.ends_at + LATER
     return {
         "Name": guard.token,

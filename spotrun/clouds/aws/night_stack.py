@@ -140,7 +140,7 @@ class NightStack:
 
     def upload(self, code: bytes, sha256: str) -> None:
         """
-        Upload this code to the function, and compare the digest that Lambda reports with `sha256`, in base64.
+        Upload this code to the function, and compare the digest that Lambda then reports with `sha256` (in base64).
 
         Raises:
             CloudError: Lambda reports another digest.

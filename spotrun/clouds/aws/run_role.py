@@ -98,7 +98,7 @@ class RunRoles:
     # -- individual resources, which may exist already ---------------------------------------------------------------
 
     def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
-        """Make the role and return None. If the role exists already, return the time when it was made."""
+        """Create the role and return None. If it exists already, return the time at which it was created."""
         asked = {
             "RoleName": name,
             "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),

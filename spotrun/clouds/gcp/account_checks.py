@@ -104,7 +104,7 @@ def regions_told(google: Google, project: str) -> dict[str, Mapping[str, Any]]:
 
 
 def network_of(google: Google, subnetwork: str) -> str:
-    """Return the name of the network that contains a subnetwork. `subnetwork` is the subnetwork's path."""
+    """Return the name of the network that contains the subnetwork with the path `subnetwork`."""
     found = google.ask("find the network of the subnetwork", Call(COMPUTE, "GET", subnetwork))
     return last_part(found["network"])
 

@@ -30,7 +30,7 @@ def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_acc
 
 
 def _soft_delete(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
-    """Check soft delete: https://cloud.google.com/storage/docs/soft-delete."""
+    """Warn if deleted objects stay billed because of soft delete: https://cloud.google.com/storage/docs/soft-delete."""
     kept = timedelta(seconds=int(facts.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)))
     if kept:
         hint = f"gcloud storage buckets update gs://{bucket} --clear-soft-delete"
@@ -45,7 +45,7 @@ def _retention(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
     held = timedelta(seconds=int(facts.get("retentionPolicy", {}).get("retentionPeriod", 0)))
     if held or facts.get("defaultEventBasedHold", False):
         error = CloudError(
-            f"the retention period of gs://{bucket} forbids to overwrite or delete new objects",
+            f"gs://{bucket} does not allow new objects to be overwritten or deleted for some time",
             hint=f"gcloud storage buckets update gs://{bucket} --clear-retention-period, or use another bucket",
         )
         yield failed("retention", error)

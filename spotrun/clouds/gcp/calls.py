@@ -89,7 +89,7 @@ class Google(PatientClient):
         return Google(self._clock, ASIDE)
 
     def project(self, named: str | None) -> str:
-        """Return the project that pays: `named`, or else the login's project; raise CloudError if there is neither."""
+        """Return the project that pays: `named` or, without it, the login's. Raise CloudError if there is neither."""
         if named is None:
             with translated(_meaning_of, "find out who is logged in"):
                 self._open()

@@ -1,7 +1,7 @@
 """
 Reads Google's history of spot capacity through the method `advice.capacityHistory`. The method is in Preview and needs
-a separate permission: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. It has no history for
-N1 machines with GPUs.
+a separate permission: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. Google has no history
+of N1 machines with GPUs.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Catalog:
 
     @property
     def placed(self) -> dict[str, dict[str, InstanceType]]:
-        """The instance types in each zone, by zone and by type name."""
+        """The instance types in each zone, keyed by zone and by the type's name."""
         return {zone: {name: each.kind for name, each in found.items()} for zone, found in self._placed.get().items()}
 
     @property

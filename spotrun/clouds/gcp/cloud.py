@@ -75,7 +75,7 @@ class Gcp(Cloud):
         return Reference(SECRET, SECRETS + name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """Return the usual boot time of a GPU instance with a Deep Learning image."""
+        """Return the usual boot time of a GPU instance whose machine image is a Deep Learning VM image."""
         return timedelta(seconds=90)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -225,7 +225,7 @@ CLOUD = Gcp()
 
 
 def _sdk() -> AbstractContextManager[None]:
-    """Return the context for all imports that need the extra `gcp`."""
+    """Return a context for imports that need the extra `gcp`. It turns an ImportError into CloudNotInstalled."""
     return needs_extra("gcp", "gcp", CloudNotInstalled)
 
 

@@ -1,4 +1,4 @@
-"""Converts Google's rows and operations to Instances."""
+"""Converts what Google reports, the rows of its lists and the operations, to Instances."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
 
 
 def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
-    """Convert a row to an Instance; None if neither its name nor its labels name a run."""
+    """Convert a row to an Instance. Return None if neither its name nor its labels contain a run's uid."""
     run_uid, name, labels = run_of(row), read_name(row["name"]), row.get("labels", {})
     if not run_uid:
         return None

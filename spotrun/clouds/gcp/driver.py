@@ -44,8 +44,8 @@ https://cloud.google.com/compute/docs/instances/deleting-instance
 
 class _Ending(NamedTuple):
     """
-    The requests to end one instance. `since_s` is the time of the first request. `why_not` is Google's message if the
-    last request failed, otherwise "".
+    The requests to end one instance. `since_s` is the time of the first request. If the last request failed, `why_not`
+    is Google's message.
     """
 
     since_s: float

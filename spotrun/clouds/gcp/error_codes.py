@@ -46,7 +46,7 @@ class StockedOut(InsufficientCapacity):
 
 
 class AddressesExhausted(InsufficientCapacity):
-    """The subnetwork has no free address, so no instance of any type can start in it."""
+    """The subnetwork has no free address, so no instance can start in it."""
 
 
 class NoticeRefused(CloudError):

@@ -1,4 +1,4 @@
-"""The billed parts of a Compute Engine machine."""
+"""The parts of a Compute Engine machine for which it is billed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CPUS_PER_WHOLE_G4_GPU = 48
 
 
 class Machine(NamedTuple):
-    """A machine type. `accelerator` is Google's GPU name, such as `nvidia-l4`; `local_ssds` is the number included."""
+    """A machine type. `accelerator` is Google's name of its GPU, such as `nvidia-l4`; `local_ssds` counts its SSDs."""
 
     name: str
     cpus: int
@@ -48,7 +48,7 @@ class Machine(NamedTuple):
 
 
 def machine_of(told: Mapping[str, Any]) -> Machine:
-    """Convert a resource of `machineTypes` to a Machine."""
+    """Convert Google's description of a machine type to a Machine."""
     inside: Mapping[str, Any] = next(iter(told.get("accelerators", ())), {})
     return Machine(
         name=str(told["name"]),

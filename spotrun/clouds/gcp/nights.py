@@ -194,7 +194,7 @@ class GcpNights:
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         """
-        Remove the night `name`. Its Cloud Scheduler jobs are deleted before the service that they call, so that no job
+        Remove the night `name`. Its Cloud Scheduler jobs are deleted first, then the service that they call, so no job
         calls a deleted service.
         """
         found = self._described(name)
