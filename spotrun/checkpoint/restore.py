@@ -109,7 +109,7 @@ def newest_readable(
             ready.close()
         return found
     raise CheckpointDamaged(
-        f"none of the {count_of(len(skipped), 'checkpoint')} can be read back intact: {'; '.join(reasons)[:600]}",
+        f"none of {count_of(len(skipped), 'checkpoint')} can be read back intact: {'; '.join(reasons)[:600]}",
         hint="`spotrun checkpoints verify RUN` shows what is left; restore the objects from a backup, or launch again",
     )
 

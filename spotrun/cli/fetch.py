@@ -63,9 +63,8 @@ def fetch(
     Files that are already in the folder are not fetched again. If the job has `outputs`, only files that `outputs`
     names can be fetched. Times are UTC.
 
-    Some files are never fetched, because a tool could run them or read them as its configuration: hidden files, and
-    files with names that mean something to git, Python, test runners, build tools, linters or coding assistants.
-    Nothing is written to a hidden folder or a folder of git.
+    Files that a tool might run or read as its configuration are never fetched: hidden files, and files with a name that
+    git, Python, or a test runner, build tool, linter or coding assistant uses. Nothing is written to hidden folders.
     """
     from msgspec.structs import replace
 

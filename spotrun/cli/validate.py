@@ -20,22 +20,16 @@ def validate(
     spec_path: Annotated[
         Path | None, typer.Argument(metavar="[JOB.yaml|SCRIPT.py]", help="A job file, or a script.")
     ] = None,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of job files, which editors can use.")
-    ] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of job files, for editors.")] = False,
     source: Annotated[
         str | None,
         typer.Option(
-            "--from",
-            metavar="sky",
-            help="Read a SkyPilot file. For each key, show its translation, or what to write instead.",
+            "--from", metavar="sky", help="Read a SkyPilot file: show each key's translation, or what to write instead."
         ),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(
-            "--write", metavar="JOB.yaml", help="With --from: write the job to this file, next to SkyPilot's file."
-        ),
+        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job here, next to SkyPilot's file."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

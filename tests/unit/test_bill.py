@@ -411,7 +411,7 @@ def test_damaged_file_is_reported_by_name_line_and_fault(tmp_path: Path) -> None
     cur.write_bytes(gzip.compress(cur.read_bytes())[:-20])
     assert "cannot read cur.csv" in damaged(cur)
     cur.write_bytes(b"PAR1 and no more")
-    assert "not a readable Parquet file" in damaged(cur)
+    assert "cannot be read as a Parquet file" in damaged(cur)
     assert "No such file" in damaged(tmp_path / "nowhere" / "cur.csv")
 
     feed.write_text(spot_data_feed(billed(stormy())).replace("\t", " "))
