@@ -174,8 +174,9 @@ class RunRoles:
                 raise
             if roles != [name]:
                 hint = "delete this instance profile, because spotrun did not create it in this form"
-                message = f"the instance profile {name} holds the roles {roles} instead of the role {name}"
-                raise CloudError(message, hint=hint) from error
+                raise CloudError(
+                    f"the instance profile {name} holds the roles {roles}, not its own", hint=hint
+                ) from error
             return False
         return True
 
