@@ -236,7 +236,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         """
-        Interrupt a spot instance for a rehearsal, `notice` after a notice; without a notice if `notice` is None.
+        Interrupt a spot instance for a rehearsal. `notice` is the time from the notice to the interruption; None if
+        there is no notice.
 
         Raises:
             CloudError: the instance does not exist, or spotrun cannot interrupt instances on this cloud.

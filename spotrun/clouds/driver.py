@@ -52,7 +52,7 @@ class CloudDriver(Protocol):
         Idempotent on `request.token`: if an answer was lost, a repeated call returns the instance that the first call
         started, even while that instance is stopping.
 
-        If `request.count` is above 1, start this many members of a gang, and return the first. `instances` then lists
+        If `request.count` is given, start this many members of a gang, and return the first. `instances` then lists
         each member with its index and, once the member runs, its address. Either all members start or none, even if the
         caller dies during the call. If there is capacity for only some of them, raise InsufficientCapacity. A driver
         that cannot start gangs refuses the request (`require_one`) and starts nothing.

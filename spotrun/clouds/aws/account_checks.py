@@ -25,7 +25,7 @@ _NO_SUCH_QUOTA = "NoSuchResourceException"
 
 
 class Caller(NamedTuple):
-    """The user or role of the credentials, and the time of AWS's answer on AWS's own clock."""
+    """The user or role to which the credentials belong, and the time of AWS's answer on AWS's own clock."""
 
     arn: str
     account: str
@@ -34,8 +34,8 @@ class Caller(NamedTuple):
 
 def caller(region: Region) -> Caller:
     """
-    Return the user or role of the credentials. Raise CloudError if there are no credentials, or if AWS does not accept
-    them.
+    Return the user or role to which the credentials belong. Raise CloudError if there are no credentials, or if AWS
+    does not accept them.
     """
     answer = region.ask("identify the caller", region.sts.get_caller_identity)
     return Caller(answer["Arn"], answer["Account"], answered_at(answer))

@@ -46,8 +46,8 @@ class Advice(msgspec.Struct, frozen=True):
 
     def band(self, region: str, instance_type: str) -> str | None:
         """
-        Return the band of the share of instances that were interrupted last month, such as "<5%"; None if the advisor
-        does not list the type.
+        Return the share of the type's instances that were interrupted last month, as a band such as "<5%". Return None
+        if the advisor does not list the type.
         """
         advised = self.spot_advisor.get(region, {}).get(_LINUX, {}).get(instance_type)
         return next((each.label for each in self.ranges if advised is not None and each.index == advised.r), None)

@@ -103,9 +103,9 @@ def _client_of(service: str) -> property:
 
 class Region(PatientClient):
     """
-    Calls AWS's services in one region. Calls that were throttled, or failed with a 5xx status or in the network, are
-    repeated after waiting times with jitter. `patience` contains the timeout of a single call, and the time for which
-    calls are repeated. Each of AWS's answers contains the time, which corrects `clock`.
+    Calls AWS's services in one region. Calls that were throttled, got a 5xx status or did not get through are repeated
+    after waiting times with jitter. `patience` contains the timeout of a single call, and the time for which calls are
+    repeated. Each of AWS's answers contains the time, which corrects `clock`.
     """
 
     ec2 = _client_of("ec2")

@@ -183,7 +183,7 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
     """
-    Return the error for an error answer of AWS. The error's message contains AWS's code and message. AWS's message
+    Return the error for an error answer of AWS. Its message contains AWS's code and also AWS's message, because that
     sometimes names zones that have capacity.
     """
     told = error.response.get("Error", {})

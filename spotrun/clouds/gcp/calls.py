@@ -71,8 +71,8 @@ class Call(NamedTuple):
 
 class Google(PatientClient):
     """
-    A client with the login of this machine's user. It repeats calls that were throttled, or failed with a 5xx status or
-    in the network, after waiting times with jitter. Each of Google's answers contains the time, which corrects `clock`.
+    A client with the login of this machine's user. It repeats calls that were throttled, got a 5xx status or did not
+    get through, after waiting times with jitter. Each of Google's answers contains the time, which corrects `clock`.
     """
 
     def __init__(self, clock: Clock, patience: Patience = PATIENT) -> None:
