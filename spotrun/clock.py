@@ -1,8 +1,8 @@
 """
-Defines a run's clock: the interface and an implementation.
+Defines the interface of a run's clock, and implements it.
 
 On the local cloud a run's time may pass faster than real time (`time_scale`). Everything that the user reads, and every
-price, notice, poll and time-to-live, is in *run time*. *System time* is the time of this machine's own clock.
+price, notice, poll and time-to-live, is in *run time*. *System time* is the time on this machine's own clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EPOCH_VARIABLE = "SPOTRUN_CLOCK_EPOCH"
 
 
 def zone(time_scale: float) -> str:
-    """Label the times that are shown for a run: `UTC`, or `of run time` if run time is faster than system time."""
+    """Return the label for times of a run: `UTC`, or `of run time` if run time is faster than system time."""
     return "UTC" if time_scale == 1 else "of run time"
 
 
@@ -32,7 +32,7 @@ class Clock(Protocol):
     """
 
     def now(self) -> datetime:
-        """Return the date and time in run time, aware, in UTC. The clock may jump: never derive a deadline from it."""
+        """Return the run time as an aware datetime in UTC. Never derive a deadline from it, because it may jump."""
 
     def monotonic(self) -> float:
         """Return the seconds of run time since some fixed time. This number never decreases."""
@@ -45,14 +45,13 @@ class Clock(Protocol):
 
     def put_back(self, by: timedelta) -> None:
         """
-        Correct a clock that is ahead of the cloud's clock by `by`: from now on, `now` returns times that are earlier by
-        `by`. If the clock is behind, `by` is negative.
+        Put this clock back by `by`, because it is ahead of the cloud's clock. If it is behind, `by` is negative.
         """
 
 
 class ScaledClock:
     """
-    A clock whose run time equals system time at `epoch`, and from then on passes `scale` times as fast as system time.
+    A clock whose run time equals system time at `epoch`, and after that passes `scale` times as fast as system time.
 
         now = epoch + (system now - epoch) * scale - ahead
     """
@@ -87,14 +86,14 @@ class ScaledClock:
 
 
 def system_clock() -> ScaledClock:
-    """Return the wall clock: run time equals system time."""
+    """Return a clock whose run time equals system time."""
     return ScaledClock(datetime(2020, 1, 1, tzinfo=UTC), 1.0)
 
 
 def clock_from_environment(environment: Mapping[str, str] = os.environ) -> ScaledClock:
     """
-    Return the clock that the parent process describes in the environment (see `ScaledClock.environment`). Without such
-    variables, return the wall clock.
+    Return the clock that the parent process describes in the environment (see `ScaledClock.environment`). If it does
+    not describe one, return a clock whose run time equals system time.
     """
     if SCALE_VARIABLE not in environment:
         return system_clock()

@@ -55,7 +55,7 @@ class TrainerExit:
         if trainer.refused is not None:
             self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
         if trainer.terminated:
-            # The run is not complete, even if the exit code is 0. A command that saves its work on SIGTERM may exit
+            # Exit code 0 does not mean that the run is complete: a command that saves its work on SIGTERM may exit
             # with 0 before it is done.
             self._preemption.terminated()
         if trainee.is_done(trainer.exited):
@@ -79,7 +79,9 @@ class TrainerExit:
             return
         self._end_without_missing()
         if (ended := self._gang.ended_elsewhere(self._trainer)) is not None:
-            self._context.note(f"the trainer of {ended.name} has ended, and this trainer cannot continue without it")
+            self._context.note(
+                f"the trainer of member {ended.name} has ended; the trainer on this instance cannot continue without it"
+            )
             self._trainer.kill()
 
     def _end_without_missing(self) -> None:
@@ -100,7 +102,7 @@ class TrainerExit:
         reason = self._start.trainee.why_give_up(event)
         if reason is not None:
             self._ending.failed(cause, words.but(reason))
-        self._context.note(f"the trainer ended ({words.how}); it is restarted")
+        self._context.note(f"the trainer ended ({words.how}); the agent starts it again")
         newest = trainer.take_newest()
         trainer.close()
         state = self._context.recorder.state

@@ -1,6 +1,6 @@
 """
-Starts the trainers of an attempt: a training from a checkpoint, a command from a checkpoint's files, or either of them
-from scratch.
+Starts the trainers of an attempt. A trainer is a training or a command. A training resumes from the state in a
+checkpoint, a command from the files in a checkpoint; without a checkpoint, each starts from scratch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spotrun.checkpoint.restore import Image
 class TrainerStart:
     """
     Starts trainers. If the run has checkpoints but none of them can be read, the methods end the attempt instead.
-    `training` is the newest trainer, seen as a training; its `command` is the same trainer, seen as a command.
+    `training` is the newest trainer, as a Training. If the job is a command, `training.command` is the same trainer.
     """
 
     _context: AgentContext
@@ -49,8 +49,8 @@ class TrainerStart:
     @property
     def trainee(self) -> Trainee:
         """
-        The program of the newest trainer: a command until spotrun's callback in it connects to the agent, then a
-        training.
+        The newest trainer, as a command or as a training. Every trainer starts as a command. It becomes a training when
+        spotrun's callback in it connects to the agent.
         """
         return self.training if self._trainers.current.is_training else self.training.command
 
@@ -78,8 +78,8 @@ class TrainerStart:
 
     def with_image(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
         """
-        Start a trainer. If `ready` returns the image of its checkpoint, use that. Otherwise fetch the checkpoint while
-        the trainer imports its modules.
+        Start a trainer, and restore the newest checkpoint. If `ready` returns its image, use that. Otherwise fetch the
+        checkpoint while the trainer imports its modules.
         """
         tidy(self._context, self._journal.attempt)
         self._watch.rest()

@@ -1,6 +1,6 @@
 """
-Holds sitecustomize.py. Python imports a module of that name whenever it starts, so on an instance the user's own Python
-imports this one.
+Contains sitecustomize.py. Each Python imports the module `sitecustomize` when it starts. On an instance, the user's own
+Python therefore imports the one in this folder.
 """
 
 from pathlib import Path

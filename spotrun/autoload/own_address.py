@@ -1,8 +1,8 @@
 """
 Makes torch's rendezvous stores (TCPStore) listen at one address only.
 
-torch's ranks connect only to MASTER_ADDR. But torch's stores listen at all addresses of the machine, so the port can be
-reached from every network that the machine is in.
+torch's ranks connect only to MASTER_ADDR. But without this module, torch's stores listen at all addresses of the
+machine, so their port can be reached from every network to which the machine is connected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BACKLOG = 2048
 
 
 def install(distributed: Any) -> None:
-    """Replace torch.distributed's TCPStore with a class that listens at one address. Idempotent."""
+    """Replace torch.distributed's TCPStore with a class that listens at one address. A second call does nothing."""
     found = getattr(distributed, "TCPStore", None)  # absent if torch was built without it
     if found is None or hasattr(found, "listens_at"):
         return
@@ -34,8 +34,8 @@ def install(distributed: Any) -> None:
 def _narrowed(found: Any) -> Any:
     class TCPStore(found):  # type: ignore[misc]
         """
-        torch's store, changed so that it listens only at `host_name`. If `host_name` is not an address of this machine
-        (for example behind NAT), the store listens at all addresses, as it does in torch.
+        torch's store, but it listens only at `host_name`. If this is not an address of this machine, for example behind
+        NAT, the store listens at all addresses, as torch's own store does.
         """
 
         def __init__(
@@ -48,7 +48,7 @@ def _narrowed(found: Any) -> Any:
             **named: Any,
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
-                # This fails if another store of this process already listens at the port. In that case torch shares
+                # Listening fails if another TCPStore of this process already listens at the port. torch then shares
                 # that store.
                 with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
                     port = listener.getsockname()[1]  # for port 0, the system chooses a port

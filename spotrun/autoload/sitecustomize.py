@@ -1,21 +1,21 @@
 """
 Seeds programs and installs spotrun's hooks when the user's own Python starts on an instance.
 
-Python imports this file before the program's first line, because the agent puts its folder first in PYTHONPATH.
+Python imports this file before the program's first line, because the agent puts the file's folder first in PYTHONPATH.
 
-- If SPOTRUN_SEED is set, the generators of `random`, `numpy.random` and `torch` are seeded when the program imports
-  these modules. So a program that sets no seed draws the same numbers in each attempt. If the program does set a
-  seed, it does so later, and its seed applies.
-- If SPOTRUN_AGENT is set, `import spotrun` also works in a Python in which spotrun is not installed: it finds the
-  agent's spotrun package, of which this file is a part. Lightning finds that package's entry points too. When a program
-  imports one of the modules in INSTALLS (training frameworks, and torch.distributed, see own_address.py), spotrun's
-  function for that module is called.
+- If SPOTRUN_SEED is set, the random number generators of `random`, `numpy.random` and `torch` are seeded when the
+  program imports these modules. So a program that sets no seed draws the same numbers in each attempt. A seed that the
+  program sets itself takes effect later, and overrides this one.
+- If SPOTRUN_AGENT is set, `import spotrun` works even if the user's Python does not have spotrun installed: it finds
+  the agent's spotrun package, of which this file is a part. Lightning finds that package's entry points, too. When a
+  program imports one of the modules in INSTALLS (training frameworks, and torch.distributed, see own_address.py),
+  spotrun's function for that module is called.
 
-Then this file runs the other `sitecustomize` that Python would have found without it, as if that were the only one.
+At the end, this file runs the `sitecustomize` that Python would have imported if this file did not exist.
 
-The user's Python may be any version from 3.7 on, and lacks the agent's packages. So this file imports only a few
-modules of the standard library. If something in this file fails, it prints one line, and the program continues as it
-would without this file.
+The user's Python may be any version from 3.7 on, and does not have the agent's packages. So this file imports only a
+few modules of the standard library. If something in this file fails, the file prints one line, and the program
+continues as it would without the file.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def begin() -> None:
 
 def program() -> Sequence[str]:
     """
-    Return the program and its arguments. The path of the instance's folder, which differs on each instance, is removed.
+    Return the program and its arguments, without the path of the instance's folder, which differs on each instance.
 
-    The result is part of the seed of the random generators. So different programs of a run draw different random
+    The result is part of the seed of the random number generators. So different programs of a run draw different random
     numbers, but all ranks of one program draw the same ones.
     """
     words = list(getattr(sys, "orig_argv", sys.argv))
@@ -106,8 +106,8 @@ def program() -> Sequence[str]:
 
 class Process:
     """
-    Identifies this process in a way that is the same in each attempt: by its program and, if it was forked, by its
-    number among its parent's forks (1 for the first). The process's seed is computed from these.
+    Computes a seed for this process that is the same in each attempt: from its program and, if it was forked, from its
+    number among its parent's forks (1 for the first).
     """
 
     def __init__(self, base: str, program: Sequence[str]) -> None:
@@ -136,18 +136,20 @@ def seed_random(module: Any, here: Process) -> None:
     if not hasattr(module, "SystemRandom"):
         return  # the module is the program's own file of this name
     module.seed(here.seed())
-    # Python reseeds `random` in each forked process. It registered its function for that when `random` was imported.
-    # Our function is registered later, so it also runs later, and our seed applies.
+    # Python itself reseeds `random` in each forked process, with a function that it registered when `random` was
+    # imported. This function is registered later, so it runs later, and its seed applies.
     os.register_at_fork(after_in_child=lambda: module.seed(here.seed()))
 
 
 def seed_numpy(module: Any, here: Process) -> None:
-    """Seed numpy, but not in forked processes: each inherits its parent's generator, as without spotrun."""
+    """Seed numpy, but not in forked processes. As without spotrun, these inherit the state of their parent."""
     module.seed(here.seed())
 
 
 def seed_torch(module: Any, here: Process) -> None:
-    """Seed torch in the same way as numpy. torch's data loading workers seed all three generators themselves."""
+    """
+    Seed torch, but not in forked processes. torch's own data loading workers seed `random`, numpy and torch themselves.
+    """
     module.manual_seed(here.seed())
 
 
@@ -204,8 +206,8 @@ class OurPackage:
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
         """
-        Yield spotrun's distribution if the caller searches everywhere this interpreter can import from. Yield nothing
-        if the caller names the folders to search. A tool that lists the packages of one folder does that.
+        Yield spotrun's distribution if the caller searches all folders from which Python imports. If the caller itself
+        names the folders to search, as a tool that lists the packages of one folder does, yield nothing.
         """
         if "path" not in vars(context) and context.name in (None, "spotrun"):
             yield our_distribution()
@@ -234,14 +236,13 @@ def our_distribution() -> Any:
     return OurDistribution()
 
 
-# --- on import --------------------------------------------------------------------------------------------------------
+# --- actions on import ------------------------------------------------------------------------------------------------
 
 
 class ActsOnImport:
     """
-    A finder for `sys.meta_path` that calls a function after the import of certain modules. `acts` maps the names of
-    these modules to the functions; a function gets the imported module. This finder leaves it to the other finders to
-    find the module.
+    A finder for `sys.meta_path` that calls a function after the import of certain modules. `acts` maps the modules'
+    names to the functions, each of which gets the imported module. The other finders find the modules themselves.
     """
 
     def __init__(self, acts: Mapping[str, Callable[[Any], None]]) -> None:

@@ -1,1 +1,1 @@
-"""Measures, by short runs of a job, how fast the job trains on each instance type that it allows."""
+"""Measures in short runs how fast a job trains on each instance type that it allows."""

@@ -1,4 +1,4 @@
-"""Runs the trials of a bench, several at a time, and leaves nothing running."""
+"""Runs the trials of a bench, several at a time. In the end, no trial and no instance of the bench is left."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class PlannedTrial(NamedTuple):
     """
     A trial that is ready to begin.
 
-    `job` is the name of the user's job. `job_digest` identifies that job by all its settings, except those that a bench
-    varies. `spec` is the changed job that the trial's run trains. `prices` are the hourly prices of the trial's
-    instances. `least_usd` is the minimum budget with which the trial's run can begin; None if unknown.
+    `job` is the name of the user's job. `job_digest` is the digest of those of its settings that a bench does not vary.
+    `spec` is the job as the trial varies it. `prices` are the hourly prices of the trial's instances. `least_usd` is
+    the minimum budget with which the trial's run can begin; None if unknown.
     """
 
     job: str
@@ -73,7 +73,7 @@ class PlannedTrial(NamedTuple):
 
 
 class BenchPlan(NamedTuple):
-    """A bench that can begin. `base` is the type with which all other types are compared."""
+    """A bench that is ready to begin. `base` is the type with which all other types are compared."""
 
     job: RunSpec
     trials: Sequence[PlannedTrial]
@@ -87,7 +87,7 @@ def wanted(path: Path, arguments: Sequence[str], wish: BenchFlags) -> BenchPlan:
     Read the job and the flags, and find the prices and minimum budget of each trial. Nothing is rented.
 
     Raises:
-        SpecInvalid, CloudError, StoreError, NotInstalled: a trial could not begin.
+        SpecInvalid, CloudError, StoreError, NotInstalled: one of the trials cannot begin.
     """
     overrides: dict[str, object] = {"checkpoint.uri": None if wish.store is None else address.absolute(wish.store)}
     limit, budget_usd, names = wish.limit, wish.budget_usd, wish.names
@@ -109,9 +109,9 @@ def planned(
     job: RunSpec, runs: Store | None, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]
 ) -> Iterator[PlannedTrial]:
     """
-    Find the prices and the minimum budget of each trial of `job`, and rent nothing. `specs` has the job of each trial's
-    run, in the order of `trials`. `runs` is the store for these runs; it is passed to `look_at_market`. If several
-    trials need the same kind of instance, its prices are read only once.
+    Find the prices and the minimum budget of each trial of `job`. Nothing is rented. `specs` has the varied job of each
+    trial, in the order of `trials`. `runs` is the store for the trials' runs. The prices of each kind of instance are
+    read only once.
 
     Raises:
         SpecInvalid, CloudError: a trial cannot be rented.
@@ -126,10 +126,10 @@ def planned(
 
 def require_budget(trials: Sequence[PlannedTrial], budget: Decimal | None) -> None:
     """
-    Check that each trial could begin if it had the whole budget.
+    Check that the whole budget is enough to begin any one of the trials.
 
     Raises:
-        SpecInvalid: a trial needs more than the budget to begin.
+        SpecInvalid: a trial needs more than the whole budget.
     """
     if budget is None:
         return
@@ -137,7 +137,7 @@ def require_budget(trials: Sequence[PlannedTrial], budget: Decimal | None) -> No
         if each.least_usd is not None and each.least_usd > budget:
             enough = sum((one.least_usd or Decimal(0) for one in trials), Decimal(0))
             raise SpecInvalid(
-                f"--budget {budget}: {each.trial.name} needs at least ${each.least_usd} to begin",
+                f"--budget {budget} is too small: trial {each.trial.name} needs at least ${each.least_usd} to begin",
                 hint=f"--budget {enough} lets all trials begin",
             )
 
@@ -147,11 +147,11 @@ def measuring(
     trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
 ) -> Iterator[Iterator[BenchRow]]:
     """
-    Run the trials. Yield an iterator that returns each trial's result row as soon as the trial is measured.
+    Run the trials. Yield an iterator over the results, which returns each trial's row as soon as it is measured.
 
-    `budget` is for all trials together. At most `max_parallel` trials run at the same time. If it is None, at most one
-    trial of each kind of instance runs at a time. At the end of the `with` block, even after an error, all instances
-    that the trials rented are ended.
+    `budget` is for all trials together. At most `max_parallel` trials run at the same time; if it is None, at most one
+    trial of each kind of instance. At the end of the `with` block, even after an error, all instances that the trials
+    rented are ended.
     """
     bench = _Bench(trials, steps, budget, max_parallel, watch)
     try:
@@ -162,7 +162,7 @@ def measuring(
 
 
 class _Bench:
-    """The waiting trials, and the running trials. Each running trial has a share of the budget."""
+    """The waiting and the running trials. Each running trial has a share of the budget."""
 
     def __init__(
         self, trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
@@ -188,8 +188,8 @@ class _Bench:
 
     def _begin(self) -> BenchRow | None:
         """
-        Begin the trials that `next_ones` chooses. If no trial is running and the budget is too small for the next
-        trial, remove that trial from the list, and return a row that names the budget as the reason.
+        Begin the trials that `next_ones` chooses. If no trial is running and the rest of the budget is too small for
+        the next one, skip it, and return a row with this reason.
         """
         kinds = [self._trials[number].trial.kind for number in self._waiting]
         places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)
@@ -228,7 +228,7 @@ class _Bench:
 
 
 class _Abandoned(Exception):
-    """The trial is no longer wanted."""
+    """Raised to end a trial before it has been measured."""
 
 
 class _TrialRun:
@@ -265,11 +265,11 @@ class _TrialRun:
         self._thread.start()
 
     def leave(self) -> None:
-        """Request the trial's end. Its runner checks for this every two seconds."""
+        """Request that the trial end. Its runner checks for this request every two seconds."""
         self._unwanted.set()
 
     def join(self, within_s: float) -> None:
-        """Wait until nothing of the trial is left. After `within_s` seconds, stop waiting and report what is left."""
+        """Wait until the trial's instances are gone. After `within_s` seconds, stop waiting and report what is left."""
         if self._thread.ident is None:  # a signal came after the thread was created and before it was started
             _leave_nothing(self._run)
             return
@@ -303,7 +303,7 @@ class _TrialRun:
             request_stop(self._run)
 
     def row(self) -> BenchRow:
-        """Return the result of the trial, which has ended, or raise the error that ended it."""
+        """Return the result of the trial after its end, or raise the error that ended it."""
         if self._failure is not None:
             raise self._failure
         run, state = self._run, self._run.ledger.state
@@ -368,7 +368,7 @@ class _TrialRun:
 
 
 def _created(spec: RunSpec) -> OpenRun:
-    """Create a run. If a signal arrives meanwhile, remove everything that was already created of the run."""
+    """Create a run. If a signal interrupts this, remove everything of the run that was already created."""
     uid = new_uid()
     try:
         return create_known(prepare_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH))

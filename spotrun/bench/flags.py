@@ -36,8 +36,8 @@ class BenchFlags(NamedTuple):
     @property
     def names(self) -> Arguments:
         """
-        The names of the script's arguments for batch size, precision and devices. The user gives them with
-        `--batch-arg`, `--precision-arg` and `--devices-arg`.
+        The names of the script's arguments for batch size, precision and number of devices, from `--batch-arg`,
+        `--precision-arg` and `--devices-arg`.
 
         Raises:
             SpecInvalid: the user named an argument but gave no values for it, for example `--batch-arg` without
@@ -50,7 +50,7 @@ class BenchFlags(NamedTuple):
         ):
             if named is not None and given is None:
                 raise SpecInvalid(
-                    f"{flag}-arg {named} has no effect without {flag}", hint=f"add {flag}, or leave out {flag}-arg"
+                    f"{flag}-arg {named} has no effect without {flag}", hint=f"add {flag}, or remove {flag}-arg"
                 )
         return Arguments(batch=self.batch_arg, devices=self.devices_arg, precision=self.precision_arg)
 
@@ -60,13 +60,13 @@ class BenchFlags(NamedTuple):
         The maximum duration of a trial.
 
         Raises:
-            SpecInvalid: the text is not a duration, or the duration is too short.
+            SpecInvalid: --trial-timeout is not a duration, or is too short.
         """
         limit = read_flag("--trial-timeout", read_positive_duration, self.trial_timeout, "--trial-timeout 20m")
         if limit < WITHIN_LEAST:
             raise SpecInvalid(
                 f"--trial-timeout {self.trial_timeout} would end a trial before its instance has started",
-                hint="use --trial-timeout 20m",
+                hint="use a longer time, such as --trial-timeout 20m",
             )
         return limit
 
@@ -76,7 +76,7 @@ class BenchFlags(NamedTuple):
         The budget of the bench in dollars; None without one.
 
         Raises:
-            SpecInvalid: the text is not an amount of dollars.
+            SpecInvalid: --budget is not an amount of dollars.
         """
         return None if self.budget is None else read_flag("--budget", parse_usd, self.budget, "--budget 2")
 
@@ -85,7 +85,7 @@ class BenchFlags(NamedTuple):
         Return the trials that the flags describe.
 
         Raises:
-            SpecInvalid: an entry of a list cannot be read.
+            SpecInvalid: an entry in one of the lists cannot be read.
         """
         return trials(
             spec,
@@ -99,8 +99,8 @@ class BenchFlags(NamedTuple):
 @contextmanager
 def about_types(*, given: bool) -> Iterator[None]:
     """
-    Correct the error messages of the `with` block. If `--types` was `given`, the accelerators come from that flag and
-    not from the job. So if a message names the job's key `resources.accelerators`, let it name the flag instead.
+    Correct error messages of the `with` block. If the flag `--types` was `given`, the accelerators come from it, and
+    not from the job. An error about the job's key `resources.accelerators` then names the flag instead.
     """
     try:
         yield
@@ -117,7 +117,7 @@ def _kinds(texts: Sequence[str]) -> tuple[Kind, ...]:
     try:
         found = read_kinds(words)
     except Unreadable as error:
-        raise SpecInvalid(f"--types: {error.message}", hint="--types T4:1,A10G:1,c5.xlarge") from error
+        raise SpecInvalid(f"--types: {error.message}", hint="write it like --types T4:1,A10G:1,c5.xlarge") from error
     return found.kinds if isinstance(found, AnyOf) else (found,)
 
 
@@ -125,7 +125,7 @@ def _words(flag: str, text: str | None) -> list[str]:
     words = [] if text is None else [word.strip() for word in text.split(",")]
     if "" in words:
         raise SpecInvalid(
-            f"{flag} {text!r} has an empty entry", hint="write a comma between entries, and no comma after the last"
+            f"{flag} {text!r} has an empty entry", hint="write one comma between two entries, and none after the last"
         )
     return words
 
@@ -133,17 +133,17 @@ def _words(flag: str, text: str | None) -> list[str]:
 def _numbers(flag: str, text: str | None) -> list[int]:
     words = _words(flag, text)
     if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1_000_000 for word in words):
-        raise SpecInvalid(f"{flag} {text!r} is not a list of positive whole numbers", hint=f"{flag} 1,2")
+        raise SpecInvalid(f"{flag} {text!r} is not a list of positive whole numbers", hint=f"write it like {flag} 1,2")
     return list(map(int, words))
 
 
 def base_of(against: str | None, types: Sequence[str]) -> str | None:
-    """Return the entry of `types` that `--against` names; None without that flag."""
+    """Return the type in `types` that `--against` names; None if the flag is not given."""
     if against is None:
         return None
     by_name = {each.casefold(): each for each in types}
     found = by_name.get(against.casefold()) or by_name.get(f"{against.casefold()}:1")
     if found is None:
         known = ", ".join(dict.fromkeys(types))
-        raise SpecInvalid(f"--against {against!r} is not one of the measured types", hint=f"one of {known}")
+        raise SpecInvalid(f"--against {against!r} is not one of the measured types", hint=f"use one of {known}")
     return found

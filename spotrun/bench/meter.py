@@ -1,8 +1,8 @@
 """
 Measures a training's steady speed, from its agent's status. Pure.
 
-The first steps are left out: they compile, allocate, and fill the loaders' queues. The later steps are divided into
-blocks. How much the blocks' rates differ shows how even the speed is.
+The first steps are left out, because they compile, allocate memory, and fill the data loaders' queues. The later steps
+are divided into blocks: the more similar the blocks' rates, the steadier the speed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
       one block.
     - `data_wait`, `cpu_share`, `gpu_share`: the shares of `seconds` in which the training waited for data, in which the
       processors were busy, and in which the GPUs were busy. The last two are None if unknown.
-    - `memory_bytes`, `gpu_memory_bytes`: the most memory that was used on the machine, and on all its GPUs together
+    - `memory_bytes`, `gpu_memory_bytes`: the peak memory use of the machine, and of all its GPUs together
     - `steps_total`: the number of steps of the whole training; None if unknown
     """
 
@@ -61,8 +61,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def samples_total(self) -> float | None:
         """
-        The number of samples of the whole training. None if the training does not report how many steps it has in
-        total, or how many samples it has trained.
+        The number of samples that the whole training trains on. None if the training does not report its total number
+        of steps, or how many samples it has trained on.
         """
         return None if self.steps_total is None or not self.samples else self.steps_total * self.samples / self.steps
 
@@ -82,7 +82,7 @@ class Meter:
         self._status: AgentStatus | None = None
 
     def show(self, status: AgentStatus) -> None:
-        """Add a status. If it comes from a restarted agent, restart the measurement."""
+        """Measure with this status, too. If it comes from a restarted agent, begin the measurement again."""
         now = status.trained
         if status.launch != self._launch or now.steps < self._last.steps:
             self._launch, self._warm, self._from, self._blocks, self._usages = status.launch, False, now, [], []

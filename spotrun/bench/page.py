@@ -1,5 +1,5 @@
 """
-Makes the page that `spotrun bench JOB --html FILE` writes: a job's speed and price on each instance type, in one file.
+Creates the HTML page that `spotrun bench JOB --html FILE` writes: a job's speed and price on each instance type.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _bars(rows: Sequence[BenchRow], figure: Callable[[BenchRow], float]) -> Mark
 
 
 def _steps(rows: Sequence[BenchRow]) -> Markup:
-    """Draw, for each row, the share of a step that computes and the share that waits for data."""
+    """Draw, for each row, the shares of a step in which the training computes and waits for data."""
     drawn = []
     for each in rows:
         assert each.measured is not None

@@ -45,9 +45,8 @@ The phases of a run until its first step, in this order. They have the same name
 @dataclass(frozen=True)
 class Progress:
     """
-    The progress of one trial: it has taken `steps` of the `wanted` steps. `number` is the trial's number, counted from
-    0, among the bench's trials, of which there are `trials`. `held_up` describes what the trial is waiting for; None if
-    it is not waiting.
+    The progress of one trial: `steps` of `wanted` steps are done. It is trial `number` (counted from 0) of the bench's
+    `trials`. `held_up` describes what the trial is waiting for; None if it is not waiting.
     """
 
     trial: BenchTrial
@@ -60,8 +59,8 @@ class Progress:
 
 def view() -> View[Sequence[Progress]]:
     """
-    Return a view of the running trials. On a terminal, the view has one continuously updated line for each trial.
-    Elsewhere it prints a line each time a trial begins. The view goes to stderr, because stdout is for the result.
+    Return a display of the running trials. On a terminal, it has one continuously updated line for each trial.
+    Elsewhere it prints a line each time a trial begins. It goes to stderr, because stdout is for the result.
     """
     return _Live() if sys.stderr.isatty() else _Plain()
 
@@ -76,7 +75,7 @@ class _Live(Screen[Sequence[Progress]]):
         return Group(*self._spinners.values())
 
     def _spinner(self, each: Progress) -> Spinner:
-        """Return the trial's spinner: always the same one, because a new spinner's animation would start over."""
+        """Return the trial's spinner. A trial keeps its spinner, because a new one's animation would start over."""
         spinner = self._spinners.get(each.number) or Spinner("dots")
         spinner.update(text=Text(_line(each), overflow="ellipsis", no_wrap=True))
         return spinner
@@ -101,7 +100,7 @@ def _line(update: Progress) -> str:
 
 
 def _priced(title: str, prices: Iterable[Prices]) -> str:
-    """Return a table's title, with a note if prices are simulated."""
+    """Return a table's title, with a note if some prices are simulated."""
     return f"{title} (simulated prices)" if any(each.simulated for each in prices) else title
 
 
@@ -118,7 +117,7 @@ def _price(usd_per_hour: Decimal | None) -> str:
 
 
 def say_row(row: BenchRow) -> None:
-    """Print a row while other trials still run, because a bench of several types takes a while."""
+    """Print the result of one trial while others are still running."""
     measured = row.measured
     found = f"{_rate(row)} {_unit(row)}/s" if measured is not None else str(row.fate)
     print(f"{plain(row.trial.name)}: {plain(found, 300)}", file=sys.stderr, flush=True)
@@ -213,7 +212,7 @@ def begin_table(rows: Sequence[BenchRow]) -> FiguresTable:
 
 
 def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
-    """Return the findings in words: what limits each trial, why a trial has no figures, and which trial is cheapest."""
+    """Return sentences that say what limits each trial, why a trial has no figures, and which trial is cheapest."""
     lines = [f"{row.trial.name}: {verdict(row.measured)}" for row in rows if row.measured]
     lines += [f"{row.trial.name}: {row.fate}: {row.reason}" for row in rows if row.measured is None]
     cheapest_row = best(rows)
@@ -231,14 +230,14 @@ def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
 
 
 def time_of(row: BenchRow, base: BenchRow) -> float | None:
-    """Return the row's time for the same number of samples, as a multiple of the base's time."""
+    """Return the time that the row's trial takes, as a multiple of the base's time for as many samples."""
     return None if row.rate is None or base.rate is None else base.rate / row.rate
 
 
 def cost_of(row: BenchRow, base: BenchRow) -> float | None:
     """
-    Return the cost of a sample in the row's trial, divided by the cost of a sample in the `base` trial. For each of the
-    two trials, the lower of its spot price and its on-demand price is used.
+    Return the cost of a sample in the row's trial, divided by that in the `base` trial. The price of each trial is the
+    lower of its spot price and its on-demand price.
     """
     ours, theirs = row.per_usd(cheapest(row.prices)), base.per_usd(cheapest(base.prices))
     return None if ours is None or theirs is None else theirs / ours

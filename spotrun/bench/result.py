@@ -1,4 +1,4 @@
-"""The results of a bench's trials, and the costs computed from them. Pure."""
+"""The results of a bench's trials, and the costs that are computed from them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class TrialOutcome(StrEnum):
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The hourly prices, in USD, of the cheapest suitable instances on spot and on demand. A price is None if no suitable
-    instance of that capacity type is offered.
+    The hourly prices, in USD, of the cheapest suitable instances on spot and on demand. A price is None if there is no
+    suitable offering of this capacity type.
     """
 
     spot: Decimal | None = None
@@ -40,7 +40,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, offerings: Iterable[Offering], nodes: int = 1) -> Prices:
-        """Return the prices of `nodes` instances together, each at the cheapest of the offerings."""
+        """Return the total prices of `nodes` instances of the cheapest offering."""
         found = list(offerings)
         return cls(
             spot=_least(found, CapacityType.SPOT, nodes),
@@ -59,8 +59,8 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     A trial and its result.
 
     `instance_type` is the type on which the trial trained, "" if it never trained. `begins_s` has the seconds of run
-    time that the trial's run needed until its first step, keyed by phase (wait, boot, setup, restore). `usd` is the
-    trial's cost. If nothing was measured (`measured` is None), `reason` is the reason.
+    time from the creation of the trial's run to its first step, keyed by phase (wait, boot, setup, restore). `usd` is
+    the trial's cost. If nothing was measured (`measured` is None), `reason` says why.
     """
 
     trial: BenchTrial
@@ -76,13 +76,13 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float | None:
-        """Samples per second; if the number of samples is unknown, steps per second."""
+        """The samples per second or, if the number of samples is unknown, the steps per second."""
         if self.measured is None:
             return None
         return self.measured.samples_per_s or self.measured.steps_per_s
 
     def per_usd(self, usd_per_hour: Decimal | None) -> float | None:
-        """Return the samples per dollar; if the number of samples is unknown, the steps per dollar."""
+        """Return the samples per dollar or, if the number of samples is unknown, the steps per dollar."""
         if self.rate is None or not usd_per_hour:
             return None
         return self.rate * SECONDS_PER_HOUR / float(usd_per_hour)
@@ -90,7 +90,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     def hours(self, samples: float | None = None) -> float | None:
         """
         Return the hours of training for the whole job, or for `samples` samples; None if unknown. Validations, starts
-        and interruptions are left out.
+        and interruptions are not included.
         """
         if self.measured is None:
             return None
@@ -116,8 +116,8 @@ def efficiency(row: BenchRow, rows: Iterable[BenchRow]) -> float | None:
     """
     Return the row's scaling efficiency: the rate of its n devices, divided by n times the rate of one such device.
 
-    Return None if the row has only one device. Also return None if no other row measured a single device of that kind
-    with the same batch size and precision.
+    Return None if the row has only one device, or if no other row measured one such device with the same batch size and
+    precision.
     """
     number = devices_of(row)
     alone = next((each for each in rows if devices_of(each) == 1 and _but_for_devices(each, row)), None)
@@ -147,7 +147,7 @@ def begins_s(state: RunState) -> dict[str, float]:
 
 
 def fate_of(detail: str) -> TrialOutcome:
-    """Return how a failed run ended, according to its last message."""
+    """Return OUT_OF_MEMORY if this is the last message of a run that ran out of memory; FAILED for other messages."""
     return (
         TrialOutcome.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else TrialOutcome.FAILED
     )
@@ -155,8 +155,8 @@ def fate_of(detail: str) -> TrialOutcome:
 
 def best(rows: Iterable[BenchRow]) -> BenchRow | None:
     """
-    Return the row whose trial trains the most samples per dollar. For each row, the lower of its spot and on-demand
-    prices counts. Return None if no row was measured.
+    Return the row whose trial trains the most samples per dollar, at the lower of its spot and on-demand prices. Return
+    None if no row was measured.
     """
     priced = [(value, row) for row in rows if (value := row.per_usd(cheapest(row.prices))) is not None]
     return max(priced, key=lambda each: each[0])[1] if priced else None

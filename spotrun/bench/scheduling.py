@@ -1,4 +1,4 @@
-"""Chooses which trials of a bench begin now, and how much of the budget each of them is allowed to spend. Pure."""
+"""Chooses which trials of a bench begin next, and how much of the budget each of them may spend. Pure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ def shares(left_usd: Decimal, leasts_usd: Sequence[Decimal | None]) -> list[Deci
     """
     Divide what is left of the budget among the trials that begin together, and return their shares in order.
 
-    Each share is proportional to the minimum that the trial needs to begin (`leasts_usd`), so that all trials can run
-    for equally long. If the money is not enough for all trials, the last ones get no share, and the returned list is
-    shorter.
+    To let all trials run equally long, each share is proportional to the minimum that the trial needs to begin
+    (`leasts_usd`). If the money is not enough for all trials, the list is shorter, and the last trials get nothing.
     """
     leasts = [least or CENT for least in leasts_usd]
     while sum(leasts) > left_usd:

@@ -30,7 +30,7 @@ SELDOM = Steps(1_000_000_000)
 
 
 class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A training to measure. A field that is None keeps the job's value."""
+    """A training to measure. Where a field is None, the training keeps the job's value."""
 
     kind: Kind | None
     devices: int | None = None
@@ -46,8 +46,7 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def otherwise(self) -> str:
         """
-        The values in which the trial differs from the job, for example `batch 16, 16-mixed`. The kind of instance is
-        left out.
+        The settings that the trial changes in the job, except the kind of instance: for example `batch 16, 16-mixed`.
         """
         parts = [
             *([f"{self.devices} devices"] if self.devices is not None and not self._tells_devices else []),
@@ -63,8 +62,8 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The script's argument names for batch size, number of devices and precision, for example `--batch-size`. A name is
-    None if the user gave none.
+    The names of the script's arguments for batch size, number of devices and precision, for example `--batch-size`. A
+    name is None if the user did not give it.
     """
 
     batch: str | None = None
@@ -80,8 +79,8 @@ def trials(
     precisions: Sequence[str],
 ) -> list[BenchTrial]:
     """
-    Return a trial for each combination of `kinds`, `devices`, `batches` and `precisions`. An empty sequence keeps the
-    job's value.
+    Return a trial for each combination of `kinds`, `devices`, `batches` and `precisions`. Where a sequence is empty,
+    the trials keep the job's value.
     """
     chosen: list[Kind | None] = [*(kinds or spec.resources.kinds)] or [None]
     found = [
@@ -101,12 +100,12 @@ def spec_of(
     spec: RunSpec, script: Script, trial: BenchTrial, names: Arguments, within: timedelta, budget: Decimal | None
 ) -> RunSpec:
     """
-    Return the job of the short run that measures `trial`. It is the user's job `spec` with these changes: it has the
-    trial's kind of instance and the trial's values as arguments of its `script`; it ends after `within` or when
+    Return the job of the short run that measures `trial`. It is the user's job `spec` with these changes: it uses the
+    trial's kind of instance, and passes the trial's values to `script` as arguments; it ends after `within` or when
     `budget` is spent; it makes no checkpoints; and on the local cloud it loses no instance.
 
     Raises:
-        SpecInvalid: the script lacks an argument for a value of the trial.
+        SpecInvalid: the script does not have an argument for one of the trial's values.
     """
     train = spec.train
     if trial.batch is not None:
@@ -139,9 +138,9 @@ def spec_of(
 
 def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:
     """
-    Yield a note for each argument that the script might not have: the user named it in a flag, but neither the job nor
-    any file of the work folder mentions it. Also yield a note if the number of devices varies and the script has no
-    argument for it.
+    Yield a note for each argument that the user named in a flag, but that neither the job nor a file next to the script
+    mentions, because the script may not have it. Also yield a note if the number of devices varies and the script has
+    no argument for it.
     """
     if train.run is not None:
         return
@@ -155,7 +154,7 @@ def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, dev
 
 def _is_bare(kind: Kind | None) -> bool:
     """
-    Return whether `kind` leaves open how many devices the trial uses. In that case only an argument of the script can
-    set that number.
+    Return True if `kind` does not say how many devices the trial uses. Only an argument of the script can then set
+    their number.
     """
     return not isinstance(kind, Accelerators)

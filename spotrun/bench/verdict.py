@@ -1,16 +1,16 @@
 """
 Computes what would make a training faster, and by how much at most. Pure.
 
-In each step, the training waits for its data and then computes. `w` is the share of waiting, as measured. A remedy can
-shorten only the waiting or only the computing. In the best case, the shortened part takes no time at all, and the
+In each step, the training waits for its data and then computes. `w` is the measured share of the time that it waits. A
+remedy shortens either the waiting or the computing. In the best case, the shortened part takes no time at all, and the
 training becomes faster by this factor (Amdahl 1967):
 
     a faster device        1 / w           if computing takes no time
     faster loading         1 / (1 - w)     if waiting takes no time
 
-Both factors are upper bounds. In practice a faster device gains even less if the loaders read ahead, that is, if they
-load data while the device computes. A faster device computes for a shorter time, so the loaders get less done in that
-time, and the training waits longer for data.
+Both factors are upper bounds. A faster device gains even less if the loaders read ahead, that is, if they load data
+while the device computes. The faster the device, the less data they load during its computation, and the longer the
+training then waits for data.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ def loading_gain(measured: Measurement) -> float:
 
 def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     """
-    Return the speedup with `more` additional processors, provided that the data loaders use the new processors as fully
-    as the present ones.
+    Return the speedup with `more` additional processors, if the data loaders keep them as busy as the present ones.
 
-    Return None if the present processors are not busy. In that case more processors would not help, because loading
-    waits for something else, or has too few workers.
+    Return None if the present processors are not busy. Then more processors would not help, because loading waits for
+    something else, or has too few workers.
     """
     if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
         return None
@@ -52,7 +51,7 @@ def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
 
 
 def verdict(measured: Measurement) -> str:
-    """Return a sentence on what limits the training, and the maximum speedup of each remedy."""
+    """Return a sentence that says what limits the training, and how much each remedy can speed it up at most."""
     waits = measured.data_wait
     if waits <= LITTLE:
         most = _times(loading_gain(measured))
@@ -75,7 +74,7 @@ def _spare(measured: Measurement) -> str:
 
 
 def _idle(measured: Measurement) -> str:
-    """Return a remark if the GPUs are idle although the training does not wait for data; otherwise ""."""
+    """Return a sentence about GPUs that are idle although the training does not wait for data; "" if they are busy."""
     if measured.gpu_share is None or measured.gpu_share >= BUSY:
         return ""
     return f"; its GPUs compute {measured.gpu_share:.0%} of the time: try a larger batch, or less Python between steps"

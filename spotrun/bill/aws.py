@@ -1,10 +1,12 @@
 """
 Reads AWS's charges: the Cost and Usage Report, and the Spot Instance data feed.
 
-For the report's columns, see https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html; for the columns of
-its second generation, https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html. The report contains
-a run's tag only if `spotrun:run` is activated as a cost allocation tag; otherwise spotrun finds lines by instance id.
-For the data feed, see https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-data-feeds.html.
+The report contains a run's tag only if `spotrun:run` is activated as a cost allocation tag; otherwise spotrun finds
+the run's lines by instance id.
+
+Columns of the report: https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html, and in CUR 2.0:
+https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html.
+Data feed: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-data-feeds.html.
 """
 
 from __future__ import annotations
@@ -82,8 +84,8 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
 
 def _tagged_run(row: BillRow) -> str:
     """
-    Return the run that the line's tag names. In the report's second generation, all tags are in one column, as a map;
-    in its first generation, each tag has its own column.
+    Return the run that the line's tag names. In CUR 2.0, one column holds all tags as a map; in older reports, each tag
+    has a column of its own.
     """
     tags = row.structure("resource_tags")
     if tags is None:
@@ -104,8 +106,8 @@ def _kind(row: BillRow) -> ChargeKind:
 
 def read_spot_data_feed(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    Read one run's instance hours. The feed has no tags, lists only spot instances, and has a separate file for each
-    hour.
+    Read the lines about one run's instances. The feed has no tags, lists only spot instances, and has a separate file
+    for each hour.
 
     Raises:
         SpecInvalid: a line cannot be read; the message names the file, the line and what to do.
@@ -156,7 +158,7 @@ def _dollars(row: BillRow, column: str) -> Decimal:
 
 
 def _half_of_last_place(amount: Decimal) -> Decimal:
-    """Return half a unit of the amount's last decimal place. Older feeds write three places, newer feeds ten."""
+    """Return half a unit of the amount's last decimal place. Older feeds have three decimal places, newer ones ten."""
     exponent = amount.as_tuple().exponent
     assert isinstance(exponent, int)
     return Decimal(1).scaleb(exponent) / 2

@@ -13,8 +13,8 @@ from spotrun.run.events import BillingRule
 
 class ChargeKind(StrEnum):
     """
-    The thing that is charged for. The ledger has recorded prices for `USAGE`, the running machine itself. For disks
-    (`VOLUME`) and addresses (`NETWORK`) it has only list prices.
+    The kind of a charge. `USAGE` is the running machine itself, for which the ledger has recorded prices. For disks
+    (`VOLUME`) and addresses (`NETWORK`), it has only list prices.
     """
 
     USAGE = "usage"
@@ -29,9 +29,8 @@ class ChargeKind(StrEnum):
 
 def of_amount(kind: ChargeKind, amount_usd: Decimal) -> ChargeKind:
     """
-    Return the kind of a charge that the bill lists as `kind`. A charge with a negative amount corrects other lines, so
-    its kind is CREDIT. Taxes and roundings keep their kind, because their amounts can be negative without correcting
-    anything.
+    Return `kind`, the kind under which the bill lists a charge, or CREDIT if the charge is negative, because it then
+    corrects other lines. Only taxes and roundings can be negative without correcting anything, and keep their kind.
     """
     return kind if amount_usd >= 0 or kind in (ChargeKind.TAX, ChargeKind.ROUNDING) else ChargeKind.CREDIT
 
@@ -75,8 +74,8 @@ class Statement:
     The charges for one run in a bill's files.
 
     `rule` is the cloud's published billing rule. `since` and `until` are the first and the last moment for which the
-    files list any instance hours of the account; both are None if they list none. `spot_only` is True if the files
-    never list on-demand instances.
+    files list instance hours of any run in the account; both are None if they list none. `spot_only` is True if files
+    of this kind never list on-demand instances.
     """
 
     paths: tuple[str, ...]
@@ -89,7 +88,7 @@ class Statement:
 
 
 class Coverage:
-    """The period that a bill covers: from the earliest start to the latest end of all lines read so far."""
+    """The period that a bill covers: from the earliest start to the latest end in the lines read so far."""
 
     def __init__(self) -> None:
         self.since: datetime | None = None

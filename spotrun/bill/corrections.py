@@ -1,8 +1,8 @@
 """
 Corrects the recorded ends of instances from the cloud's bill. Pure.
 
-Sometimes no runner sees an instance end, and the cloud reports no time for the end. The ledger then has only a bound:
-the earliest time at which the end is possible. The bill shows for how long the cloud really charged.
+Sometimes no runner sees an instance end, and the cloud does not report when it ended. The ledger then has only the
+earliest possible time of the end. The bill shows how long the cloud really charged for the instance.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ class Correction:
     """
     A correction of the end of an instance, which is `member` of launch `launch`.
 
-    According to the bill, the instance ended at `ended_at`. The ledger has the end `was`, which is only a bound, and
-    `bound` names the source of this bound. With the corrected end, the run costs `usd` more (less if `usd` is
-    negative).
+    According to the bill, the instance ended at `ended_at`. The ledger has only the earliest possible end, `was`;
+    `bound` says how it is known. With the corrected end, the run costs `usd` more (less if `usd` is negative).
     """
 
     launch: int
@@ -44,16 +43,17 @@ class Correction:
 
 def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...]:
     """
-    Return a correction for each instance whose end in the ledger is only a bound, if the bill shows another end.
+    Return the corrections for instances whose end the ledger does not know exactly. An instance is corrected if the
+    bill shows another end.
 
-    An instance is corrected only if the bill covers its whole life. So an instance whose last charged hour is the last
-    hour in the file is not corrected, because the next file may charge more hours.
+    The bill has to cover the whole life of the instance. If the instance's last charged hour is the last hour in the
+    file, it is not corrected, because the next file may charge more hours.
     """
     return tuple(_corrections(state, found))
 
 
 def corrected(state: RunState, found: Correction, by: str, evidence: str) -> EndCorrected:
-    """Return the ledger entry for a correction. It names a member only if the instance belongs to a gang."""
+    """Return a correction's entry for the ledger. It names a member only if the instance belongs to a gang."""
     member = found.member if state.of_gangs else UNSET
     return EndCorrected(launch=found.launch, ended_at=found.ended_at, by=by, evidence=evidence, member=member)
 
@@ -88,8 +88,7 @@ def _covers(statement: Statement, member: Member, ended_at: datetime) -> bool:
 
 def _end_by(line: Line, launch: Launch) -> datetime:
     """
-    Return the end of the instance according to the bill: the end with which the ledger's cost would equal the charged
-    amount.
+    Return the end of the instance according to the bill. With this end, the ledger's cost equals the charged amount.
     """
     member, latest = launch.members[line.member], launch.latest_end_of(line.member)
     began = member.billed_from
@@ -109,7 +108,7 @@ def _metered(usage: Sequence[Charge]) -> timedelta | None:
 
 
 def _paid_for(usage: Sequence[Charge], member: Member, began: datetime, latest: datetime) -> timedelta:
-    """Return the running time, in whole seconds, that costs the charged amount at the ledger's prices."""
+    """Return the running time, in whole seconds, for which the ledger's prices give the charged amount."""
     paid = sum((charge.amount_usd for charge in usage), Decimal(0))
     life_s = range(int((latest - began).total_seconds()))
     seconds = bisect_left(life_s, paid, key=lambda each: metered(member.prices, began, began + timedelta(seconds=each)))

@@ -1,10 +1,10 @@
 """
 Reads Google Cloud's charges: the detailed usage cost export of Cloud Billing, as JSON or CSV.
 
-For its fields, see https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage. BigQuery
-extracts the table as JSON with one object a line. A CSV cannot hold lists or nested fields. So if you export a CSV,
-select lists as JSON text (`TO_JSON_STRING(labels) AS labels`, and the same for `credits`), and nested fields under a
-flat name (`sku.description AS sku_description`).
+Fields: https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage. BigQuery exports the
+table as JSON with one object per line, or as CSV. A CSV file cannot hold lists or nested fields. So the query of a CSV
+export has to convert the lists to JSON text (`TO_JSON_STRING(labels) AS labels`, and the same for `credits`), and give
+flat names to nested fields (`sku.description AS sku_description`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ not as disks, because a machine's price includes them.
 
 def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    Read the lines about one run: lines of its instances and disks, and lines with its label.
-
-    A large export has several files.
+    Read the lines about one run: lines of its instances and disks, and lines with its label. A large export consists of
+    several files.
 
     Raises:
         SpecInvalid: a line cannot be read; the message names the file, the line and what to do.
@@ -64,7 +63,10 @@ def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Stat
 
 
 def _charges(row: BillRow, kind: ChargeKind) -> Iterator[Charge]:
-    """Yield a line's cost before credits, and its credits: https://cloud.google.com/billing/docs/how-to/bq-examples."""
+    """
+    Yield a charge for the line's cost before credits, and one for each of its credits:
+    https://cloud.google.com/billing/docs/how-to/bq-examples.
+    """
     if (currency := row.text("currency")) != "USD":
         raise row.refuse(f"is in {currency}, and the ledger is in USD", "divide cost by currency_conversion_rate first")
     amounts = [(kind, row.text("sku_description", optional=True), row.amount("cost"))]
@@ -93,8 +95,8 @@ def _credits(row: BillRow) -> Iterator[tuple[str, Decimal]]:
 
 def _run_of(row: BillRow) -> str:
     """
-    Return the run to which a line belongs, as named in its resource's name. If that name contains no run, return the
-    run in the line's label. The label comes second because users are able to change labels.
+    Return the run to which a line belongs, from the name of its resource. If this name does not contain a run, use the
+    line's label. The label comes second because users can change labels.
     """
     labelled = next((str(label.get("value")) for label in _listed(row, "labels") if label.get("key") == RUN_LABEL), "")
     named = _NAMED.fullmatch(_resource(row))
@@ -109,7 +111,7 @@ def _listed(row: BillRow, column: str) -> list[dict[str, Any]]:
 
 
 def _resource(row: BillRow) -> str:
-    """Return `resource.name`, or the end of `//compute.googleapis.com/projects/P/zones/Z/instances/NAME`."""
+    """Return `resource.name` or, without it, NAME from `//compute.googleapis.com/projects/P/zones/Z/instances/NAME`."""
     named = row.text("resource_name", optional=True)
     return named or row.text("resource_global_name", optional=True).rpartition("/")[2]
 

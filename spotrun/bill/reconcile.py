@@ -3,12 +3,12 @@ Compares the ledger ("ours") with the cloud's statement ("theirs"), instance by 
 
     ours + the explained parts + the unexplained rest = theirs
 
-For each instance, `reconcile` first recomputes the ledger's cost by the cloud's published rule (its minimum and its
-refunds). From this cost it takes only the part for the hours that the bill's file covers, and compares this part with
-the bill's lines for running the instance. Taxes and credits in the bill count as explained parts.
+For each instance, `reconcile` first recomputes the ledger's cost by the cloud's published rules for minimum charges and
+refunds. The part of this cost that falls into the hours that the bill covers is compared with the bill's lines for
+running the instance. Taxes and credits in the bill count as explained parts.
 
-Disks and addresses are compared in one line for the whole run. The ledger counts them at list prices, and a bill lists
-them under ids that do not tell to which instance they belong.
+Disks and addresses are compared in one line for the whole run, because a bill lists them under ids that do not show to
+which instance they belong. The ledger counts them at list prices.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class ExplainedPart:
 @dataclass(frozen=True)
 class Line:
     """
-    One line of the comparison. It is about one instance in the ledger, namely `member` of launch `launch`; or, if
-    `launch` is None, about other charges of the run.
+    One line of the comparison. It is about one instance in the ledger, `member` of launch `launch`, or, if `launch` is
+    None, about other charges of the run.
 
     `ours_usd` is the ledger's amount, and `theirs_usd` the cloud's. `why` says what is known about the unexplained part
     of the difference; "" if the whole difference is explained.
@@ -125,7 +125,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """All lines about a run: its instances (sorted by name), other resources, and then disks and addresses."""
+    """All lines about a run: first its instances, sorted by name, then other resources, then disks and addresses."""
 
     statement: Statement
     lines: tuple[Line, ...]
@@ -140,7 +140,7 @@ class Reconciliation:
 
     @property
     def parts(self) -> tuple[ExplainedPart, ...]:
-        """For each reason that occurs, the sum of its parts."""
+        """The explained parts of all lines, summed by reason."""
         sums = {
             reason: _sum(part.usd for line in self.lines for part in line.parts if part.reason is reason)
             for reason in Reason
@@ -158,7 +158,7 @@ def line_filter(state: RunState) -> LineFilter:
 
 
 def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconciliation:
-    """Compare a run with a statement. Each of the run's instances and charges is in exactly one line."""
+    """Compare a run with a statement. Each instance of the run, and each charge, appears in exactly one line."""
     ours = _instances(state)
     by_resource: dict[str, list[Charge]] = {}
     beside = tuple(charge for charge in statement.charges if charge.kind in _ATTACHED)
@@ -216,7 +216,7 @@ def _until(member: Member, now: datetime) -> datetime:
 
 
 def _instances(state: RunState) -> dict[str, MemberName]:
-    """Return the names of all instances whose id is known, keyed by id and sorted by name."""
+    """Return the names of all instances with a known id, keyed by id, in the order of the names."""
     return {
         fact.instance_id: MemberName(launch.number, at)
         for launch in state.launches.values()
@@ -231,9 +231,7 @@ def _sum(amounts: Iterable[Decimal]) -> Decimal:
 
 
 def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
-    """
-    Return the charges that are not for running an instance, such as taxes and credits, as one sum for each reason.
-    """
+    """Return the sums of the charges that are not for running an instance, such as taxes, one sum for each reason."""
     sums: dict[Reason, Decimal] = {}
     for charge in charges:
         if charge.kind in _BY_KIND and charge.amount_usd:
@@ -296,8 +294,9 @@ class _InstanceLine:
 
     def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
         """
-        Yield three parts of the difference: how much the published rule's minimum time adds to the ledger's cost, how
-        much its refunds subtract, and, as a negative amount, the cost of the hours that the file does not cover.
+        Yield three parts of the difference: the amount that the published rule's minimum time adds to the ledger's
+        cost; the amount that its refunds take off; and, negative, the cost of the hours that the bill's file does not
+        cover.
         """
         minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
         expected = self._cost(self._published)
@@ -321,11 +320,11 @@ class _InstanceLine:
 
     @property
     def _began(self) -> datetime:
-        """The time from which the ledger counts the instance's cost. If it counts no cost, the instance's end."""
+        """The time from which the ledger counts the instance's cost. If it counts none, the end of the instance."""
         return self._until if self._member.billed_from is None else self._member.billed_from
 
     def _in_file(self, meter: Meter) -> Decimal:
-        """Return the part of the cost that falls into the hours that the file covers."""
+        """Return the part of the cost that falls into the hours that the bill's file covers."""
         since, until = self._statement.since, self._statement.until
         if since is None or until is None or self._absent:
             return ZERO
@@ -335,8 +334,8 @@ class _InstanceLine:
 
     def _reason(self, residual: Decimal, in_file: Decimal) -> Reason | None:
         """
-        Return the reason for `residual`, by which the bill's amount for the running instance differs from the computed
-        amount `in_file`. Return None if no reason fits.
+        Return the reason why the bill charges `residual` more for running the instance than the computed amount
+        `in_file` (less, if it is negative). Return None if no reason fits.
         """
         if abs(residual) <= self._tolerance():
             return Reason.ROUNDING
@@ -354,7 +353,7 @@ class _InstanceLine:
 
     @property
     def _may_be_free(self) -> bool:
-        """True if the instance was on spot, ended within the refunded time, and was not terminated by spotrun."""
+        """True if the cloud may refund the instance: on spot, not terminated by spotrun, and ended soon enough."""
         gone = self._gone
         if gone is None or not self._spot or gone.ended_by is EndedBy.USER:
             return False
@@ -363,20 +362,20 @@ class _InstanceLine:
 
     @property
     def _end_is_bounded(self) -> bool:
-        """True if the file meters the instance and the ledger has only a bound for its end."""
+        """True if the bill lists the instance's usage, and the ledger has only the earliest possible end."""
         return bool(self._usage) and self._gone is not None and bool(self._gone.bounded_by)
 
     def _until_its_time_to_live(self) -> Decimal:
         """
         Return how much more the instance would have cost if it had run until the end of its time-to-live. No instance
-        runs longer than that. So if the bill exceeds the ledger by more than this amount, the reason cannot be that the
-        instance ended later than the ledger says.
+        runs longer. So if the bill exceeds the ledger by more than this amount, a late end of the instance cannot be
+        the reason.
         """
         life = timedelta(seconds=self._launch.intent.time_to_live_s)
         return metered(self._member.prices, self._until, self._began + life)
 
     def _starting(self) -> Decimal:
-        """Return what the ledger counts for the time from the launch until the machine ran spotrun's code."""
+        """Return the ledger's cost of the time from the launch until the machine began to run spotrun's code."""
         booted_at = self._booted_at
         return ZERO if booted_at is None else metered(self._member.prices, self._began, booted_at)
 
@@ -401,8 +400,8 @@ class _InstanceLine:
 
     def _measured(self) -> Iterator[str]:
         """
-        Yield a text that says what differs: the charged time or the price. If the bill does not state the charged time,
-        the text says only that the amount differs.
+        Yield a text that says whether the charged time or the price differs. If the bill does not state the charged
+        time, the text says only that the amount differs.
         """
         hours = [charge.hours for charge in self._usage if charge.hours is not None]
         if not hours or not sum(hours):
@@ -418,7 +417,7 @@ class _InstanceLine:
             yield f"the bill has ${rate:.6f}/h, the ledger has {prices}/h"
 
     def _covered(self) -> timedelta:
-        """Return how long, according to the ledger, the instance ran in the hours that the file covers."""
+        """Return how long the instance ran during the hours that the bill's file covers, according to the ledger."""
         assert self._statement.since is not None
         assert self._statement.until is not None
         return min(self._until, self._statement.until) - max(self._began, self._statement.since)

@@ -24,7 +24,7 @@ SCOPE = (
 
 
 def show(found: Reconciliation, run: str, *, simulated: bool, console: Console | None = None) -> None:
-    """Print the comparison, in full width even if the output is not a terminal."""
+    """Print the comparison. Its tables have their full width even if the output is not a terminal."""
     print_figures(bill(found, run, simulated=simulated), console)
 
 
@@ -67,8 +67,8 @@ def correction(found: Correction) -> str:
 
 class Shown(NamedTuple):
     """
-    The rounded dollars of one line: the ledger's cost (`ours`), the explained parts of the difference, one for each
-    reason, and the part that is not explained (`left`).
+    The dollars of one line, rounded for display: the ledger's cost (`ours`), the explained parts of the difference, one
+    for each reason, and the unexplained part (`left`).
     """
 
     ours: Decimal
@@ -83,7 +83,7 @@ class Shown(NamedTuple):
 
 
 def _shown(found: Reconciliation) -> tuple[list[Shown], Shown]:
-    """Round the dollars of each line and of the total in such a way that the shown figures add up."""
+    """Round the dollars of each line and of the total so that the displayed figures add up."""
     exact = []
     for line in found.lines:
         explained = {part.reason: Decimal(0) for part in found.parts}
@@ -184,5 +184,5 @@ def _charge(charge: Charge) -> dict[str, Any]:
 
 
 def _exact(amount: Decimal) -> str:
-    """Format the exact amount, because a cloud may write more decimals than the nine of spotrun's nano-dollars."""
+    """Format the exact amount. A cloud may report more than the nine decimal places of spotrun's own amounts."""
     return usd_text(amount) if amount == round(amount, 9) else f"{amount:f}"

@@ -1,6 +1,6 @@
 """
-Reads the rows of a bill's file one after another. The file may be CSV, tab-separated, JSON (an array, or one object a
-line) or Parquet; all but Parquet may be gzipped. Only a JSON array needs memory that grows with the file.
+Reads the rows of a bill's file one after another. The file may be CSV, tab-separated, JSON (an array, or one object per
+line) or Parquet; all but Parquet may be gzipped. Only a JSON array is read into memory as a whole.
 
 Column names are written differently in different exports and their generations (`lineItem/UsageType`,
 `line_item_usage_type`, `service.description`). All are converted to the form `line_item_usage_type`.
@@ -45,20 +45,20 @@ class BillRow:
 
     @property
     def content(self) -> str:
-        """All columns of the row as text. The file and line are not part of it."""
+        """All columns of the row as one text, without its file and line number."""
         return repr(sorted(self._columns.items()))
 
     def require(self, columns: Sequence[str], report: str) -> None:
         """
-        Require that the row has `columns`.
+        Check that the row has `columns`. `report` names the kind of file that was expected.
 
         Raises:
-            SpecInvalid: the row lacks some of the columns. If it lacks more than half of them, the message says that
-                the whole file is not a `report`.
+            SpecInvalid: some columns are missing. If more than half are, the message says that the file is not a
+                `report`.
         """
         missing = [each for each in columns if each not in self._columns]
         if 2 * len(missing) > len(columns):
-            message = f"{self.path} is no {report}: it has no columns {', '.join(missing)}"
+            message = f"{self.path} is no {report}: it does not have the columns {', '.join(missing)}"
             raise SpecInvalid(message, hint=NAME_IT)
         if missing:
             named = f"column {missing[0]}" if len(missing) == 1 else f"columns {', '.join(missing)}"
@@ -69,7 +69,7 @@ class BillRow:
         Return the value of a column as it is in the file.
 
         Raises:
-            SpecInvalid: the row lacks the column.
+            SpecInvalid: the row does not have the column.
         """
         if column not in self._columns:
             raise self.refuse(f"has no column {column}", f"export it with {column}")
@@ -80,9 +80,7 @@ class BillRow:
         return "" if value is None else str(value)
 
     def amount(self, column: str, unit: str = "") -> Decimal:
-        """
-        Return a column's number, exactly as it is in the file. If `unit` follows the number in the file, leave it out.
-        """
+        """Return a column's number exactly as in the file, without a `unit` that may follow it there."""
         text = self.text(column).removesuffix(unit).strip()
         try:
             number = Decimal(text)
@@ -93,7 +91,7 @@ class BillRow:
         return number
 
     def moment(self, column: str) -> datetime:
-        """Return a time in UTC. A time without a time zone is taken as UTC, as all these exports mean it."""
+        """Return a time in UTC. A time without a time zone counts as UTC, because all these exports use UTC."""
         value = self.raw(column)
         if not isinstance(value, datetime):
             try:
@@ -103,7 +101,7 @@ class BillRow:
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def structure(self, column: str) -> Any:
-        """Return a column's list or map (in a CSV, it is JSON text); None if the column is absent or empty."""
+        """Return a column's list or map, which is JSON text in a CSV file; None if the column is absent or empty."""
         value = self._columns.get(column)
         if not isinstance(value, str):
             return value
@@ -117,8 +115,8 @@ class BillRow:
 
 class DuplicateLines:
     """
-    Refuses a line that occurs in two files of a bill, because it would be counted twice. This happens if AWS keeps all
-    versions of a month's report, for example.
+    Refuses a line that occurs in two files of a bill, because it would be counted twice. For example, each line occurs
+    several times if AWS keeps all versions of a month's report.
     """
 
     def __init__(self) -> None:
@@ -126,7 +124,7 @@ class DuplicateLines:
 
     def check(self, row: BillRow) -> None:
         """
-        Refuse the line if another file has the same line.
+        Refuse the line if another file already had the same line.
 
         Raises:
             SpecInvalid: the message names both files.
@@ -139,8 +137,8 @@ class DuplicateLines:
 
 def files_of(patterns: Iterable[str]) -> list[Path]:
     """
-    Return the files that match any of `patterns`, in order, and each of them only once. A pattern can contain `*`, `?`,
-    `[…]` and `**`.
+    Return the files that match any of `patterns`, in the order of the patterns, and each file only once. A pattern can
+    contain `*`, `?`, `[…]` and `**`.
 
     Raises:
         SpecInvalid: a pattern matches no file.
@@ -175,10 +173,10 @@ def read_rows(path: Path) -> Iterator[BillRow]:
 
 def read_report(path: Path, columns: Sequence[str], report: str) -> Iterator[BillRow]:
     """
-    Yield the rows of a file. The first row has to have `columns`.
+    Yield the rows of a file. `report` names the kind of file that was expected.
 
     Raises:
-        SpecInvalid: the file is no `report`, or cannot be read (see `read_rows`).
+        SpecInvalid: the first row does not have all `columns`, or the file cannot be read (see `read_rows`).
     """
     rows = read_rows(path)
     first = next(rows, None)
@@ -189,7 +187,7 @@ def read_report(path: Path, columns: Sequence[str], report: str) -> Iterator[Bil
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the non-blank lines of a text file (gzipped or not), each with its line number."""
+    """Yield the lines of a text file (gzipped or not) that are not blank, each with its line number."""
     with _opened(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -210,7 +208,7 @@ def _first_bytes(path: Path) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """Open a text file (gzipped or not). Raise SpecInvalid if it cannot be opened, or later cannot be read."""
+    """Open a text file (gzipped or not). If opening it, or reading it in the `with` block, fails, raise SpecInvalid."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP
@@ -231,7 +229,7 @@ def _csv_rows(path: Path) -> Iterator[BillRow]:
         try:
             header = [column_name(name) for name in next(reader, [])]
             if len(header) < 2:
-                raise SpecInvalid(f"{path}:1: has no line with column names", hint=NAME_IT)
+                raise SpecInvalid(f"{path}:1: the first line has no column names", hint=NAME_IT)
             for cells in reader:
                 if cells:
                     yield _csv_row(path, reader.line_num, header, cells)
@@ -263,7 +261,7 @@ def _objects(path: Path, texts: Iterable[tuple[int, str]]) -> Iterator[BillRow]:
         whole = isinstance(found, list)
         for index, one in enumerate(found if whole else [found], 1):
             if not isinstance(one, dict):
-                raise SpecInvalid(f"{path}:{line}: {shown(one)} is not an object", hint=EXPORT_ANEW)
+                raise SpecInvalid(f"{path}:{line}: {shown(one)} is not a JSON object", hint=EXPORT_ANEW)
             yield BillRow(path, index if whole else line, dict(_flat(one)))
 
 
@@ -287,4 +285,4 @@ def _parquet_rows(path: Path) -> Iterator[BillRow]:
                 line += 1
                 yield BillRow(path, line, dict(zip(names, found.values(), strict=True)))
     except (ArrowException, OSError) as error:
-        raise SpecInvalid(f"{path}: is not a readable Parquet file: {error}", hint=EXPORT_ANEW) from error
+        raise SpecInvalid(f"{path} cannot be read as a Parquet file: {error}", hint=EXPORT_ANEW) from error

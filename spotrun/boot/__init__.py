@@ -1,3 +1,3 @@
-"""The files in a run's folder with which a rented machine installs and starts its agent."""
+"""The files in a run's folder from which a rented machine installs and starts its agent."""
 
 from __future__ import annotations

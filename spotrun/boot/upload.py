@@ -1,4 +1,5 @@
-"""Uploads a start script, this version of spotrun and its lock file to a run's folder before the run's first entry."""
+"""Uploads a start script, this version of spotrun and its lock file to a run's folder. This happens before the run's
+ledger gets its first entry."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ FOLDER = "boot"
 
 def upload(store: Store, start: bytes) -> None:
     """
-    Upload three files: `start` (the script that a rented machine runs), install.sh and the wheel. `start` sources
-    install.sh. install.sh installs the wheel, and the packages in the lock file that the wheel contains.
+    Upload three files: `start` (the script that a rented machine runs), install.sh and spotrun's wheel. `start` sources
+    install.sh, which installs the wheel and the packages in the lock file inside of the wheel.
 
     Raises:
         StoreError: the folder cannot be written.

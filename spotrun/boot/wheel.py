@@ -1,4 +1,4 @@
-"""Builds a wheel of the running spotrun, however it was installed (https://packaging.python.org/specifications)."""
+"""Builds a wheel of the running spotrun, however that was installed (https://packaging.python.org/specifications)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Wheel(NamedTuple):
 
 
 def own_wheel() -> Wheel:
-    """Build a wheel of the running code, under the version number of the installed spotrun."""
+    """Build a wheel of the running code, with the version number of the installed spotrun."""
     installed = distribution("spotrun")
     info = f"spotrun-{installed.version}.dist-info"
     contents = {f"spotrun/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in _files()}

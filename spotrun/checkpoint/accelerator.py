@@ -1,9 +1,9 @@
 """
-Copies tensors out of an accelerator's memory (CUDA) without stopping the training. A copy begins when the computation
-before it is done, and runs in parallel with the computation after it.
+Copies tensors out of an accelerator's memory (CUDA) without stopping the training. A copy begins when the computations
+that were queued before it are done, and runs in parallel with later computations.
 
-The device copies into pinned memory, on a separate stream, while its other streams compute. Python threads run on
-meanwhile, because no copy holds the interpreter lock. Without CUDA, this module does nothing.
+The device copies into pinned memory, on a separate stream, while its other streams compute. Python threads keep
+running, because no copy holds the interpreter lock. Without CUDA, this module does nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class CopyStreams:
 
     def mark(self, device: torch.device) -> torch.cuda.Event:
         """
-        Return an event that occurs when the device has done all work that is now queued on the calling thread's current
-        stream.
+        Return an event that occurs when the device has done all work that the calling thread has queued so far on its
+        current stream.
         """
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))
@@ -36,8 +36,8 @@ class CopyStreams:
     @contextlib.contextmanager
     def beside(self, device: torch.device, mark: torch.cuda.Event) -> Iterator[None]:
         """
-        Queue the device work of the `with` block on the stream for copies, where it begins after `mark`. At the end of
-        the block, wait until the work is done.
+        Let the `with` block queue its work for the device on the stream for copies. The work begins when the device has
+        passed `mark`. At the end of the block, wait until it is done.
         """
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -54,9 +54,9 @@ class CopyStreams:
 
 class Moment:
     """
-    The moment at which this object was made. On construction, it puts a mark into the work queue of each device that
-    holds `tensors`. The object's method opens a `with` block. In this block, reads of the tensors begin only after the
-    device has done all work that was queued before the mark.
+    A moment in a training, at which tensors have the values to be copied. The constructor puts a mark into the work
+    queue of each device that holds `tensors`. The object's method opens a `with` block, in which reads of the tensors
+    begin only after the device has done all work that was queued before the mark.
     """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:
@@ -66,8 +66,8 @@ class Moment:
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
         """
-        Let the `with` block read the tensors as they were when this object was made. The block may run in another
-        thread. At the end of the block, wait until the copies that the block started are done.
+        Let the `with` block copy the tensors with the values that they had when this object was made. The block may run
+        in another thread. At its end, wait until the copies that it started are done.
         """
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():
@@ -77,7 +77,7 @@ class Moment:
 
 def pin(memory: Tensor) -> None:
     """
-    Pin `memory`, so that devices write to it directly. If pinning fails, copies go through the CPU and are slower.
+    Pin `memory`, to let devices write to it directly. If pinning fails, copies go through the CPU and are slower.
     """
     if _in_use():
         torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]

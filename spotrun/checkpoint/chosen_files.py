@@ -1,4 +1,4 @@
-"""Chooses the files of a work folder that belong to a checkpoint. Used by agent and trainer."""
+"""Chooses the files of a work folder that belong to a checkpoint. The agent and the trainer use it."""
 
 from __future__ import annotations
 

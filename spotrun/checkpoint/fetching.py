@@ -1,5 +1,5 @@
 """
-Writes a script's stored files into a local folder. Each file is written whole or not at all, and never outside the
+Writes a script's stored files into a local folder. Each file is written completely or not at all, and never outside the
 folder.
 """
 
@@ -39,13 +39,13 @@ class Record(Protocol):
     """
     A record of the files that earlier fetches wrote into a folder.
 
-    Instances must not be able to forge the record. So it is kept where no instance can write. For the same reason, the
-    record does not rely on values in the store that an instance can choose freely, such as the files' times. Several
-    threads may use the record at the same time.
+    Instances must not be able to forge the record. So it is kept where no instance can write, and does not rely on
+    values in the store that an instance can choose, such as the files' times. Several threads may use the record at the
+    same time.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:
-        """Return the contents, piece by piece, that a fetch last wrote at `path`; None if no fetch ever wrote there."""
+        """Return the pieces of the file that a fetch last wrote at `path`; None if no fetch has written there."""
 
     def add(self, path: str, contents: Sequence[Content]) -> None:
         """Record the contents that a fetch has written at `path`."""
@@ -61,17 +61,17 @@ def fetch(
     force: bool = False,
 ) -> Iterator[Fetched]:
     """
-    Write the files below a user's folder, which is created if absent, and yield the outcome of each.
+    Write the files into a user's folder, which is created if absent, and yield the outcome of each.
 
     Names, times and sizes of the files may come from training code that is not trusted. So links below `folder` are
-    never followed, and nothing is written into a folder that belongs to git or to a virtual environment. For each file:
-    - If its name is one that a tool would run or obey (such as a tool's configuration), the file is not fetched.
-    - If the local file has the same bytes, the file is not written again.
-    - If the local file is not as an earlier fetch wrote it (see `record`), the user has made or changed it. In that
-      case the local file is kept, unless `force`.
-    - If the local file is longer than the stored file, the local file is first renamed, and so is not lost, unless
-      `force`. For example, a stored log gets shorter if a later attempt starts the log again, and the user may still
-      want the longer log.
+    never followed, and nothing is written into folders of git or of a virtual environment. For each file:
+    - If its name could make a tool run the file or read it as configuration, the file is not fetched.
+    - If the local file has the same bytes, it is not written again.
+    - If the local file differs from what an earlier fetch wrote (see `record`), it is the user's own, and is kept. With
+      `force` it is replaced.
+    - If the local file is longer than the stored file, it is renamed before the stored file is written. With `force` it
+      is not. For example, a log becomes shorter if a later attempt starts it again, and the user may still want the
+      longer log.
 
     Raises:
         StoreError: the store cannot be read.
@@ -90,8 +90,8 @@ def fetch(
 
 def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:
     """
-    Write the files into a folder of the agent, whatever their names are, and replace existing files. Raise the same
-    errors as `fetch`.
+    Write the files into a folder of the agent. Files of any name are written, and existing files are replaced. Raises
+    the same errors as `fetch`.
     """
     yield from _written(folder, files, lambda root: _Writer(store, root, lambda _: None))
 
@@ -124,7 +124,7 @@ def _written(folder: Path, files: Sequence[OutputFile], writer_in: Callable[[int
 
 def is_at(folder: Path, file: OutputFile) -> bool:
     """
-    Return whether the file in `folder` is readable and has the bytes of `file`. The caller has already compared the
+    Return True if the file in `folder` is readable and has the bytes of `file`. The caller has already compared the
     sizes.
     """
     try:
@@ -162,11 +162,11 @@ system does not accept.
 
 
 class _OfATool(Exception):
-    """A file must not be written, because its folder belongs to a tool that runs or obeys the files in it."""
+    """A file must not be written, because its folder belongs to a tool that may run the file or use it as settings."""
 
 
 class _Writer:
-    """Writes each file below `root`, over any existing file."""
+    """Writes files below `root`, and replaces existing files."""
 
     def __init__(self, store: Store, root: int, progressed: Progressed) -> None:
         self._store = store
@@ -175,8 +175,8 @@ class _Writer:
 
     def file(self, file: OutputFile, each: Map) -> Fetched:
         """
-        Write one file, and return the outcome. `each` is the function that goes through the file's pieces: `map`, or a
-        thread pool's `map` for several pieces at a time.
+        Write one file, and return the outcome. `each` is `map`, to fetch the file's pieces one after another, or a
+        thread pool's `map`, to fetch several at a time.
         """
         try:
             return self._fetched(file, each)
@@ -192,8 +192,8 @@ class _Writer:
 
     def _judge(self, folder: int) -> None:
         """
-        Raise an error if it is forbidden to write to `folder` and everything below it. This implementation forbids no
-        folder.
+        Raise an error if nothing may be written into `folder` or below it. Subclasses override this method, which
+        allows all folders.
         """
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
@@ -235,7 +235,7 @@ class _Writer:
 
 
 class _ToUser(_Writer):
-    """Writes files without replacing a user's own file, unless `force`."""
+    """Writes files into the user's folder. Without `force`, it never replaces a file that the user made or changed."""
 
     def __init__(self, store: Store, root: int, progressed: Progressed, record: Record, *, force: bool) -> None:
         super().__init__(store, root, progressed)
@@ -268,8 +268,8 @@ class _ToUser(_Writer):
 
     def _there(self, file: OutputFile, contents: Sequence[Content]) -> Outcome | None:
         """
-        Return the outcome for an existing file that has to stay as it is: it is the same, or the user has changed it.
-        Return None if the file can be written, because no file is there or the existing one can be replaced.
+        Return None if the file can be written, because there is no such file yet or because it may be replaced.
+        Otherwise return the outcome: the existing file is already the same, or the user has changed it.
         """
         try:
             with parent_of(self._root, file.path, judge=self._judge) as (parent, name):
@@ -309,7 +309,7 @@ def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
 
 
 def _placed(file: OutputFile) -> list[tuple[Piece, int]]:
-    """Return each piece, and the position in the file of its first byte."""
+    """Return each piece with the offset in the file at which it begins."""
     placed, start = [], 0
     for piece in file.pieces:
         placed.append((piece, start))

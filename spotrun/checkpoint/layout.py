@@ -1,5 +1,6 @@
 """
-Defines the checkpoint image: the bytes of a snapshot in an arena, which are uploaded unchanged. Needs no torch.
+Defines the format of a checkpoint image. Its bytes are the same in an arena and in the store. This module does not need
+torch.
 
     b"SPOTRUN1" | u64 header size | header, JSON in UTF-8 | zeros | tensors
 
@@ -61,7 +62,7 @@ class Header:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole image."""
+        """The size of the complete image, in bytes."""
         return self.data_start + max((t.offset + t.size_bytes for t in self.tensors if t.size_bytes), default=0)
 
 
@@ -71,15 +72,14 @@ def aligned(size_bytes: int) -> int:
 
 def place(kinds: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorEntry, ...]:
     """
-    Return an entry for each tensor. `kinds` has the dtype and shape of each. The entries' offsets place the tensors one
-    after another.
+    Return an entry for each tensor. `kinds` has the dtype and shape of each. The tensors are placed one after another.
     """
     return _place(tuple(kinds))
 
 
 @lru_cache(maxsize=4)
 def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry, ...]:
-    """Do the work of `place`. The result is cached, because all snapshots of a training have the same tensors."""
+    """The result is cached, because all snapshots of a training have the same tensors."""
     entries = []
     offset = 0
     for dtype, shape in kinds:
@@ -90,7 +90,7 @@ def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry,
 
 
 def encode_header(tensors: Sequence[TensorEntry], tree: Json, meta: Mapping[str, Any]) -> bytes:
-    """Return all bytes that precede the tensors, with the padding. `meta` may be any plain JSON."""
+    """Return all bytes that precede the tensors, including the padding. `meta` may be any plain JSON."""
     header = {"format": FORMAT, "tensors": _entries_json(tuple(tensors)), "tree": tree, "meta": dict(meta)}
     text = plain.encode(header)
     head = _PREFIX.pack(MAGIC, len(text)) + text
@@ -104,8 +104,8 @@ def _entries_json(tensors: tuple[TensorEntry, ...]) -> plain.Encoded:
 
 def decode_header(image: Buffer) -> Header:
     """
-    Return the header of a whole image. Check that every tensor lies inside the image, overlaps no other tensor, and has
-    the size that its shape needs.
+    Return the header of a complete image. Check that every tensor lies inside the image, overlaps no other tensor, and
+    has the size that its shape needs.
 
     Raises:
         CheckpointDamaged: a check failed; use an older checkpoint.
@@ -113,33 +113,35 @@ def decode_header(image: Buffer) -> Header:
     header = _parse_header(image)
     if header.size_bytes > len(image):
         raise CheckpointDamaged(
-            f"the checkpoint has {count_of(len(image), 'byte')}, but its header describes {header.size_bytes}"
+            f"the checkpoint has {count_of(len(image), 'byte')}, but by its header it should have {header.size_bytes}"
         )
     return header
 
 
 def header_end(image: Buffer) -> int:
     """
-    Return the offset at which the header's JSON ends. The first `PREFIX_BYTES` of the image contain it.
+    Read the offset at which the header's JSON ends from the first `PREFIX_BYTES` bytes of the image.
 
     Raises:
         CheckpointDamaged: the image is too short for its header, or does not begin with `MAGIC`.
     """
     if len(image) < PREFIX_BYTES:
-        raise CheckpointDamaged(f"the checkpoint has {count_of(len(image), 'byte')}, too few for a header")
+        raise CheckpointDamaged(f"the checkpoint has {count_of(len(image), 'byte')}, which is too short for a header")
     magic, size_bytes = _PREFIX.unpack_from(image)
     if magic != MAGIC:
         raise CheckpointDamaged(f"the checkpoint begins with {magic!r} instead of {MAGIC!r}")
     end: int = PREFIX_BYTES + size_bytes
     if end > len(image):
-        raise CheckpointDamaged(f"the checkpoint's header ends at byte {end} of {len(image)}")
+        raise CheckpointDamaged(
+            f"the checkpoint's header should end at byte {end}, but the checkpoint has only {len(image)} bytes"
+        )
     return end
 
 
 def begin_bytes(header: Header) -> int:
     """
-    Return the size of the image's beginning that holds all entries of the state (a mapping) except the last entry. When
-    these bytes have arrived, a trainer can begin to load, because it needs the last entry only later.
+    Return how many bytes from the start of the image hold all entries of the state (a mapping) except the last one.
+    When they have arrived, a trainer can begin to load, because it needs the last entry only later.
     """
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
     if kind not in MAPPINGS or not header.tree[kind]:
@@ -147,9 +149,9 @@ def begin_bytes(header: Header) -> int:
     *others, last = header.tree[kind]
     if next(tensors_in(last), None) is None:
         return header.size_bytes
-    # Tensors are stored in the order of the entries. A tensor that belongs to several entries is stored only once, with
-    # the first of these entries. So the tensors that belong only to the last entry begin after all tensors of the other
-    # entries: at number `first`.
+    # Tensors are numbered and stored in the order of the entries. A tensor of several entries is stored only once, with
+    # the first of them. So the tensors of all other entries come first, and `first` is the number of the first tensor
+    # that only the last entry has.
     first = max((number for other in others for number in tensors_in(other)), default=-1) + 1
     return header.data_start + header.tensors[first].offset if first < len(header.tensors) else header.size_bytes
 
@@ -158,7 +160,7 @@ def _parse_header(image: Buffer) -> Header:
     end = header_end(image)
     fields = _object(_parse_json(bytes(image[PREFIX_BYTES:end])), {"format", "tensors", "tree", "meta"})
     if fields["format"] != FORMAT or type(fields["format"]) is not int:
-        raise CheckpointDamaged(f"the checkpoint has format {fields['format']!r}; this spotrun reads {FORMAT}")
+        raise CheckpointDamaged(f"the checkpoint has format {fields['format']!r}; this spotrun reads only {FORMAT}")
     if type(fields["meta"]) is not dict or type(fields["tensors"]) is not list:
         raise CheckpointDamaged("the checkpoint's header has fields of the wrong type")
     tensors = tuple(_tensor_entry(entry) for entry in fields["tensors"])
@@ -204,5 +206,5 @@ def _check_overlaps(tensors: Sequence[TensorEntry]) -> None:
     end = 0
     for tensor in sorted((t for t in tensors if t.size_bytes), key=lambda t: t.offset):
         if tensor.offset < end:
-            raise CheckpointDamaged("the checkpoint holds tensors that overlap")
+            raise CheckpointDamaged("the checkpoint's header describes tensors that overlap")
         end = tensor.offset + tensor.size_bytes

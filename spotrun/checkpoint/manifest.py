@@ -4,9 +4,8 @@ The manifest of a checkpoint: the objects that hold its image, and which bytes e
     PREFIX/part-0000 … part-NNNN     the image in pieces, without the bytes that the commit borrows
     PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; the ledger has the manifest's digest
 
-BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) is as trustworthy as SHA-256, and hashes 4 to 5 GB/s per core;
-SHA-256 hashes 1 to 2 GB/s. Speed matters because every byte of a checkpoint is hashed when it is sent and when it is
-fetched.
+BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) is as secure as SHA-256, and faster: 4 to 5 GB/s per core, against
+1 to 2 GB/s. Speed matters because every byte of a checkpoint is hashed when it is sent and when it is fetched.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _PART_NAME = re.compile(r"part-\d{4,8}", re.ASCII)
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    An object of the store. `name` is relative to the checkpoint's prefix. If the part is borrowed, `name` is relative
-    to `of`, the prefix of the commit that lends the part.
+    One object in the store. `name` is relative to the checkpoint's prefix. If the checkpoint borrows the part from an
+    earlier commit, `of` is the prefix of that commit, and `name` is relative to it.
     """
 
     name: str
@@ -42,8 +41,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
-    A range of the image. Its `size_bytes` bytes, from byte `start` of the image, are stored in part number `part`, from
-    the part's byte `at`.
+    A range of the image and where it is stored. The range has `size_bytes` bytes. It begins at byte `start` of the
+    image, and at byte `at` of part number `part`.
     """
 
     part: Count
@@ -54,12 +53,12 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    The parts of an image, and how the image is put together from them. Without `extents`, the image consists of the
-    whole parts, one after another. With `extents`, it consists of these ranges of the parts; a part may also hold bytes
-    that do not belong to this image.
+    The parts of an image. Without `extents`, the image consists of the complete parts, one after another. With
+    `extents`, it consists of these ranges of the parts; a part may then also hold bytes that do not belong to this
+    image.
 
-    `meta` is a copy of the `meta` in the image's header. `begin_bytes` is the number of bytes at the image's beginning
-    with which a trainer can begin to load; None if unknown.
+    `meta` is a copy of the `meta` in the image's header. A trainer can begin to load when it has the first
+    `begin_bytes` bytes of the image; None if unknown.
     """
 
     format: Count
@@ -85,8 +84,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def flaw(self, borrows: Sequence[str]) -> str | None:
         """
-        Return what is wrong with this manifest; None if it describes a whole image. `borrows` are the prefixes of the
-        commits from which, according to the ledger, this checkpoint borrows.
+        Describe what is wrong with this manifest. Return None if it describes a complete image. `borrows` are the
+        prefixes of the commits from which, according to the ledger, this checkpoint borrows.
         """
         if not all(_PART_NAME.fullmatch(part.name) for part in self.parts):
             return "its manifest names objects outside its prefix"
@@ -98,7 +97,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return None if self._cover(extents) else f"its parts do not add up to {self.size_bytes} bytes"
 
     def _cover(self, extents: Sequence[Extent]) -> bool:
-        """Return whether the extents cover the image without gap or overlap, and lie within their parts."""
+        """Return True if the extents cover the image without gaps or overlaps, and lie within their parts."""
         end = 0
         for extent in sorted(extents, key=lambda extent: extent.start):
             if extent.start != end or extent.size_bytes < 0 or not self._lies_in_its_part(extent):
@@ -115,7 +114,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def one_after_the_other(sizes: Sequence[int]) -> list[Extent]:
-    """Return the extents of whole parts of these sizes that follow one another."""
+    """Return the extents of an image that consists of complete parts of these sizes, one after another."""
     starts = itertools.accumulate(sizes, initial=0)
     return [Extent(number, 0, start, size) for number, (start, size) in enumerate(zip(starts, sizes, strict=False))]
 

@@ -1,5 +1,5 @@
 """
-Converts any object, such as a training's arguments, to plain values for people to read. Resumes do not use these
+Converts any object, such as a training's arguments, to plain values that people can read. A resume does not use these
 values.
 """
 
@@ -22,8 +22,8 @@ _MODULES = ("torch", "numpy")
 def plain(value: Any, depth: int = 0) -> Any:
     """
     Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists. Replace a class or function
-    by a text that names it. Return any other value unchanged, even if an image cannot hold it: the code that writes the
-    image later replaces such a value by `note(value)`.
+    with its name. Return any other value unchanged, even if an image cannot hold it: the code that writes the image
+    replaces values that it cannot hold with `note(value)`.
     """
     if depth > DEPTH_MAX:
         return note(value)
@@ -46,8 +46,8 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def _item(holder: Any, key: Any) -> Any:
     """
-    Return the item `key` of `holder`. Some configuration objects list keys whose values are not set, so reading an item
-    may raise an error. In that case return the error's name as a text.
+    Return the item `key` of `holder`. If reading it raises an error, return the error's name. (Some configuration
+    objects list keys that have no value.)
     """
     try:
         return holder[key]

@@ -1,8 +1,8 @@
 """
 Represents Python objects in a saved state as plain values. When a state is saved, each of its objects becomes a
-`SavedObject`. Only a training that resumes turns a `SavedObject` back into an object.
+`SavedObject`. It becomes an object again only when a training resumes.
 
-An image names the class of each object. But code that reads an image does not look up, import or call these classes.
+An image names the class of each object, but code that reads an image does not look up, import or call these classes.
 spotrun/training/revival.py decides which classes a resuming training accepts.
 """
 
@@ -35,23 +35,24 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, 
 
 
 class SavedObject(dict[str, Any]):
-    """A saved object. `name` names its class, and the entry "content" holds its attributes or its state."""
+    """A saved object. `name` is the name of its class, and the entry "content" holds its attributes or its state."""
 
     def __init__(self, kind: str, name: str, content: Any) -> None:
         super().__init__(content=content)
         self.kind, self.name = kind, name
 
     def __hash__(self) -> int:  # type: ignore[override]
-        """Return a hash by identity, so that sets and dicts can contain a `SavedObject`. (A plain dict has no hash.)"""
+        """Return a hash of the object's identity, for use in sets and dicts. (A plain dict has no hash.)"""
         return id(self)
 
 
 class InitialObjects:
     """
-    The objects that were already in the state when training began. A training that resumes runs the same script, so it
-    creates equivalent objects at the same paths. For some of these objects, an image therefore contains only a name.
-    `below` contains the state's top-level keys below which objects are recorded; other objects are ignored.
-    `is_elsewhere` returns True for an object whose state is saved separately.
+    The objects that were already in the state when training began. For some of them, an image needs to contain only a
+    name, because a training that resumes runs the same script, and so creates equivalent objects at the same paths.
+
+    Only objects below the state's top-level keys in `below` are recorded. `is_elsewhere` returns True for an object
+    whose state is saved separately.
     """
 
     def __init__(self, below: Collection[str], is_elsewhere: Callable[[Any], bool]) -> None:
@@ -65,7 +66,7 @@ class InitialObjects:
 
     def is_same(self, path: Path, value: Any) -> bool:
         """
-        Return whether `value` is the object that was at `path` when the state was saved for the first time. During that
+        Return True if `value` is the object that was at `path` when the state was saved for the first time. During that
         first save, which lasts until `first_look_ends` is called, record `value` and return True.
         """
         if self._first is None:
@@ -84,8 +85,8 @@ def parts_of(value: Any, path: Path, standing: InitialObjects | None) -> tuple[s
     Return the kind, the name and the content of an object. Return None if an image cannot hold objects of this type.
 
     Raises:
-        Unnamed: an image can hold objects of this type, but not this object. Either the object's class cannot be found
-            by its name, or the object was put into the state after training began.
+        Unnamed: an image can hold objects of this type, but not this object, because its class cannot be found by its
+            name, or because it was put into the state after training began.
     """
     kind = type(value)
     if isinstance(value, Enum):
@@ -126,7 +127,7 @@ def described(kind: type) -> str:
 
 
 def class_named(name: str) -> type | None:
-    """Return the class with this name; None if its module is not imported yet, or has no such class."""
+    """Return the class with this name; None if its module has not been imported, or has no such class."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
@@ -139,7 +140,7 @@ def is_found(kind: type) -> bool:
 
 
 def is_of_script(kind: type) -> bool:
-    """Return whether the module of `kind` is a file outside the standard library and the installed packages."""
+    """Return True if the module of `kind` is a file outside the standard library and the installed packages."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return (
@@ -154,8 +155,8 @@ _LIBRARY = types.__file__.rpartition("/")[0] + "/"
 
 def is_plain(kind: type) -> bool:
     """
-    Return whether an instance is fully described by its attributes: the class and its bases are written in Python, and
-    define no code that creates, copies, pickles or frees instances.
+    Return True if the attributes of an object of this class describe it completely. That is so if the class and its
+    bases are written in Python, and define no code that creates, copies, pickles or frees objects.
     """
     own = [base for base in kind.__mro__ if base is not object]
     return all(base.__flags__ & _MADE_BY_PYTHON and not any(_has_a_say(base)) for base in own)
@@ -163,8 +164,8 @@ def is_plain(kind: type) -> bool:
 
 def _has_a_say(kind: type) -> Iterator[bool]:
     """
-    For each method of `_HOOKS` that `kind` defines, yield True if the author of the class wrote the method. Yield False
-    if `dataclasses` generated it, for a frozen dataclass with slots: such a method only gets or sets attributes.
+    Yield True for each method in `_HOOKS` that the author of the class `kind` wrote. Yield False for each that the
+    module `dataclasses` generated for a frozen dataclass with slots: such a method only gets or sets attributes.
     """
     for hook in _HOOKS & vars(kind).keys():
         yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"

@@ -1,5 +1,6 @@
 """
-Reads lists of a script's stored files (spotrun/folder/stored_files.py), and finds stored files that can be deleted.
+Reads the lists of a script's stored files (spotrun/folder/stored_files.py). Finds the stored files that no checkpoint
+needs any more.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_F
 
     Raises:
         CheckpointDamaged: the list is missing, or differs from its digest in the ledger.
-        StoreUnavailable: the store did not recover in the time for retries.
+        StoreUnavailable: the store did not answer within the time for retries.
     """
     return listing_at(store, outputs.event.key, outputs.event.blake3, retry_for_s)
 
@@ -28,7 +29,7 @@ def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_F
 def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listing:
     data = bytearray()
     if not key.startswith(FOLDER):
-        raise CheckpointDamaged(f"{key} is not below the prefix of lists of files")
+        raise CheckpointDamaged(f"{key} cannot be a list of files, because its name does not begin with {FOLDER}")
 
     def take(at: int, piece: memoryview) -> None:
         data[at:] = piece
@@ -45,7 +46,8 @@ def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listi
 
 def verify_files(store: Store, commit: Commit) -> None:
     """
-    Read and compare all files of a checkpoint, one piece in memory at a time. Raises the same errors as `read_listing`.
+    Read all files of a checkpoint and compare them with their digests, one piece in memory at a time. Raises the same
+    errors as `read_listing`.
     """
     if commit.outputs is None:
         return
@@ -54,17 +56,16 @@ def verify_files(store: Store, commit: Commit) -> None:
         read_verified(store, key, piece.blake3, piece.size_bytes, lambda at, data: None, RETRY_FOR_S)
 
 
-# -- files that can be deleted --------------------------------------------------------------------------------------
+# -- stored files that can be deleted -------------------------------------------------------------------------------
 
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    Return the lists of files that are still needed: the newest list, and one list for each kept checkpoint. A
-    checkpoint's list is the one that was stored with it. If no list was stored with a checkpoint, the last list before
-    the next checkpoint counts as its list.
+    Return the lists of files that are still needed: the newest list, and the list of each kept checkpoint. That is the
+    list stored with the checkpoint or, if there is none, the last list stored before the next checkpoint. Checkpoints
+    in `retiring` are about to be retired, and do not count as kept.
 
-    All other lists can be deleted, because later entries of the ledger never name them. Checkpoints in `retiring` are
-    about to be retired, and do not count as kept.
+    All other lists can be deleted, because later entries of the ledger never name them.
     """
     held = [each.number for each in state.commits if each.retired_at is None and each.number not in retiring]
     found = [state.newest_outputs(), *(state.outputs_of(number) for number in held)]
@@ -72,7 +73,7 @@ def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
 
 
 def named_keys(lists: Iterable[tuple[Outputs, Listing]]) -> set[str]:
-    """Return the keys of these lists and of all objects that the lists name."""
+    """Return the keys of these lists of files, and of all objects that the lists name."""
     return {key for outputs, listing in lists for key in (outputs.event.key, *listing.keys())}
 
 
@@ -81,8 +82,8 @@ def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Coll
     Return the keys whose objects can be deleted, because no list that `kept` returns names them. All `keys` must be
     below `outputs/`.
 
-    Return no keys if the run has not ended, or if one of the kept lists cannot be read, because the objects that this
-    list names are then unknown.
+    Return no keys if the run has not ended, or if one of the kept lists cannot be read, because it is then unknown
+    which objects that list names.
     """
     if state.terminal is None or not keys:
         return []

@@ -6,7 +6,7 @@ from spotrun.checkpoint.tree import Json
 
 
 def moved(node: Json, old: str, new: str) -> Json:
-    """Return an image's tree, with `old` replaced by `new` in each text that is `old` or a path below it."""
+    """Return an image's tree. In each path that is the folder `old` or below it, `new` takes the place of `old`."""
     if isinstance(node, str):
         return new + node[len(old) :] if node == old or node.startswith(old + "/") else node
     if isinstance(node, list):

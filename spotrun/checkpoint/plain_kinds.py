@@ -1,6 +1,6 @@
 """
-Splits values of Python types that JSON lacks into parts, and rebuilds the values from their parts. Only the types
-listed here are supported. The parts are plain values, and never the names of classes or functions to look up.
+Splits values of some Python types that JSON lacks into parts that JSON has, and rebuilds the values from these parts.
+The parts never name a class or function to be looked up. Only the types listed in this module are supported.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Parts = list[Any]
 
 class Unnamed(Exception):
     """
-    Raised for a value that an image cannot hold although other values of its type can be saved. The exception's text
+    Raised for a value that an image cannot hold, although it can hold other values of this type. The exception's text
     describes the value.
     """
 
 
 class Kind(NamedTuple):
     """
-    The name of a type, the function that splits a value of the type into parts, and the function that rebuilds the
-    value.
+    The name of a type, the function that splits a value of this type into parts, and the function that rebuilds the
+    value from its parts.
     """
 
     name: str

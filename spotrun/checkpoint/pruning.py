@@ -1,7 +1,7 @@
 """
 Deletes objects of a run that has ended. Commits are first retired in the ledger, and then their objects are deleted.
 
-Pruning may stop halfway or run twice without harm: the next sweep deletes whatever is left of retired commits.
+Pruning may stop halfway or run twice without harm: the next pruning deletes whatever is left of retired commits.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Pruning(msgspec.Struct, frozen=True, kw_only=True):
     The commits to retire, and the objects to delete. The objects are:
     - the objects of these commits, and the remaining objects of commits that were retired earlier
     - the objects of uploads that never became a commit
-    - files of the script that no kept checkpoint names
-    - setup caches (so if the run is resumed later, it repeats its setup)
+    - files of the script that belong to no kept checkpoint
+    - setup caches (if the run is resumed later, it repeats its setup)
     """
 
     commits: tuple[Commit, ...]
@@ -38,8 +38,8 @@ class Pruning(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(state: RunState, store: Store, rule: CheckpointSpec) -> Pruning:
     """
-    Return the commits that `prune` would retire and the objects that it would delete. While the run has not ended, both
-    are empty, because then only the run's current attempt is allowed to retire commits (protocol 23).
+    Return the commits that `prune` would retire and the objects that it would delete. Both are empty if the run has not
+    ended, because until then only its current attempt is allowed to retire commits (protocol 23).
     """
     if state.terminal is None:
         return Pruning(commits=(), objects=())
@@ -58,7 +58,7 @@ def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     Retire commits, then delete objects.
 
     Raises:
-        EntryRefused: another process has resumed the run in the meantime. Commits that were not yet retired stay.
+        EntryRefused: another process has meanwhile resumed the run. Commits that were not yet retired stay.
         StoreError: an object could not be deleted. Call this function again.
     """
     planned = plan(ledger.refresh(), store, rule)

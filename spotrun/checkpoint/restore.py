@@ -44,8 +44,8 @@ otherwise fill the reader's memory. A manifest of this size describes more than 
 
 class Image(msgspec.Struct, frozen=True):
     """
-    A checkpoint's image, which begins at byte `start` of the open memory or file `fd`. The code that has this object
-    must close it.
+    A checkpoint's image, which begins at byte `start` of the memory or file behind the descriptor `fd`. The owner of
+    this object must close it.
     """
 
     commit: Commit
@@ -67,17 +67,17 @@ class Recipient(Protocol):
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
-        Receive the image before any of its bytes have arrived. Its first `begin_bytes` bytes arrive before the others,
-        and are enough for a trainer to begin its restore. If the image turns out to be damaged, this method is called
-        again with an older commit's image.
+        Get the memory of the image before any of its bytes have arrived. Its first `begin_bytes` bytes arrive before
+        the others, and are enough for a trainer to begin its restore. If the image turns out to be damaged, this method
+        is called again with an older commit's image.
         """
 
     def has(self, size_bytes: int) -> None:
-        """Take note that the image's first `size_bytes` bytes have arrived and match the committed bytes."""
+        """Learn that the image's first `size_bytes` bytes have arrived and match the committed bytes."""
 
 
 class NewestReadable(msgspec.Struct, frozen=True):
-    """The newest commit that could be read, and the numbers of newer commits that could not."""
+    """The image of the newest commit that could be read, and the numbers of the newer commits that could not."""
 
     image: Image
     skipped: tuple[int, ...]
@@ -87,12 +87,12 @@ def newest_readable(
     store: Store, candidates: Iterable[Commit], ready: Image | None = None, recipient: Recipient | None = None
 ) -> NewestReadable:
     """
-    Return the newest undamaged image of `candidates`, which must be listed newest first. `ready`, if given, is an image
-    of one candidate that is already known to be undamaged; it is returned, or closed if a newer image is found.
+    Return the newest undamaged image of `candidates`, which must be listed newest first. `ready` is the image of one
+    candidate that was already read and is undamaged. If a newer one is found, `ready` is closed.
 
     Raises:
-        CheckpointDamaged: no candidate is whole.
-        StoreUnavailable: the store could not be read, so it is unknown whether the checkpoints are whole.
+        CheckpointDamaged: all candidates are damaged.
+        StoreUnavailable: the store could not be read, so it is unknown whether the checkpoints are damaged.
     """
     skipped: list[int] = []
     reasons: list[str] = []
@@ -109,7 +109,7 @@ def newest_readable(
             ready.close()
         return found
     raise CheckpointDamaged(
-        f"none of {count_of(len(skipped), 'checkpoint')} can be read back whole: {'; '.join(reasons)[:600]}",
+        f"none of {count_of(len(skipped), 'checkpoint')} can be read back intact: {'; '.join(reasons)[:600]}",
         hint="`spotrun checkpoints verify RUN` shows what is left; restore the objects from a backup, or launch again",
     )
 
@@ -123,12 +123,11 @@ def fetch(
     disk: Path | None = None,
 ) -> Image:
     """
-    Return the image of one commit. It is read into new memory or, if `disk` is given, into an unnamed file in that
-    folder.
+    Read the image of one commit into new memory or, if `disk` is given, into an unnamed file in that folder.
 
     Raises:
-        CheckpointDamaged: an object is missing, or differs twice from its digest.
-        StoreUnavailable: the store did not recover in the time for retries.
+        CheckpointDamaged: an object is missing, or does not match its digest even when it is read again.
+        StoreUnavailable: the store did not answer within the time for retries.
     """
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     fd = os.memfd_create(f"spotrun-commit-{commit.number}", os.MFD_CLOEXEC) if disk is None else _unnamed(disk)
@@ -153,14 +152,14 @@ def recognised(
     store: Store, held: Image, digest: bytes | None = None, *, retry_for_s: float = RETRY_FOR_S
 ) -> Image | None:
     """
-    Check that the memory of `held` still contains the image of its commit, so that the image need not be fetched. If it
-    does, free the parts of the memory before and after the image, and return `held`. If a byte differs, or the digests
-    of the commit cannot be read, close `held` and return None. The process that wrote to the memory must have ended.
+    Check whether the memory of `held` still contains the image of its commit, so that the image need not be fetched. If
+    so, free the memory before and after the image, and return `held`. If a byte differs, or the digests of the commit
+    cannot be read, close `held` and return None. The process that wrote to the memory must have ended.
 
-    If the commit borrows no parts, each part of the image is compared with the part's digest in the commit's manifest.
-    A borrowed part cannot be compared in this way: its digest is the digest of all its bytes, but the image may contain
-    only some of these bytes. So for a commit that borrows, the caller must pass `digest`, the digest of the whole
-    committed image (see `unchanged.digest`).
+    If the commit borrows nothing, each part of the image is compared with the part's digest in the commit's manifest.
+    This is impossible for a borrowed part: its digest is that of all its bytes, and the image may contain only some of
+    them. So for a commit that borrows, the caller must pass `digest`, the digest of the whole committed image (see
+    `unchanged.digest`).
     """
     whole = False
     try:
@@ -211,7 +210,10 @@ def _give_back_what_is_around(held: Image) -> None:
 
 
 def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> None:
-    """Read and compare a whole checkpoint, at most one part in memory at a time. Raises the same errors as `fetch`."""
+    """
+    Read a complete checkpoint and compare it with its digests, at most one part in memory at a time. Raises the same
+    errors as `fetch`.
+    """
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     for part in manifest.parts:
         key = part.key(commit.event.prefix)
@@ -238,10 +240,10 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
 
 
 class _Front:
-    """Tracks how many bytes of an image have arrived without a gap, while its parts arrive in any order."""
+    """Tracks how many bytes from the start of an image have arrived without a gap. Its parts arrive in any order."""
 
     def __init__(self, starts: Sequence[int], size_bytes: int, recipient: Recipient) -> None:
-        """`starts` contains the position of each part's first byte in the image."""
+        """`starts` contains the offset in the image at which each part begins."""
         self._starts = starts
         self._order = sorted(range(len(starts)), key=starts.__getitem__, reverse=True)
         self._missing = set(self._order)
@@ -291,9 +293,9 @@ def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[
     """
     Return the parts that hold the first `begin_bytes` bytes, and then the other parts.
 
-    The parallel readers wait until all parts of the first list are read, and only then begin with the second list. If
-    an idle reader began with the second list earlier, it would take bandwidth from the readers that still read the
-    first list. The first list would then be complete only when half of the second list was read too.
+    The parallel readers begin with the second list only when all parts of the first list have been read. If an idle
+    reader began with the second list earlier, it would take bandwidth from the readers of the first list, and the first
+    list would be complete only when half of the second list was read, too.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]
@@ -308,20 +310,20 @@ def _write_all(fd: int, data: memoryview, start: int) -> None:
 
 Take = Callable[[int, memoryview], None]
 """
-Called with the position and the bytes of each piece of an object. If the object arrives damaged, the object is read
-again, and the function is called again for all of its pieces.
+Called with the position and the bytes of each piece of an object. If the object arrives damaged, it is read again, and
+the function is called again for all of its pieces.
 """
 
 
 def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
     """
     Read an object and pass its pieces to `take` as they arrive. If the bytes turn out to be wrong, read the whole
-    object again and pass all of its pieces again. After a return without an error, the pieces that `take` got last are
-    the committed bytes.
+    object again and pass all of its pieces again. When this function returns, the last pieces that `take` got are the
+    committed bytes.
 
     Raises:
         CheckpointDamaged: the object is missing, or does not match `digest` (hexadecimal BLAKE3).
-        StoreUnavailable: the store did not recover in the time for retries.
+        StoreUnavailable: the store did not answer within the time for retries.
     """
     read_bytes = MANIFEST_MAX_BYTES if size_bytes is None else size_bytes + 1
     seen: dict[str, int] = {}
@@ -333,7 +335,7 @@ def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, t
             break
         seen[found] = found_bytes
     sizes = ", ".join(f"{size:,}" for size in seen.values())
-    raise CheckpointDamaged(f"{key} differs from what was committed (read more than once: {sizes} bytes)")
+    raise CheckpointDamaged(f"{key} differs from what was committed, in several reads ({sizes} bytes)")
 
 
 def _read(store: Store, key: str, size_bytes: int, take: Take, retry_for_s: float) -> tuple[str, int]:

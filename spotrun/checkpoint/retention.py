@@ -1,7 +1,6 @@
 """
-Chooses the checkpoints to retire. This takes two steps. First, an entry in the ledger retires a checkpoint,
-irrevocably. Later the checkpoint's objects are deleted. It does no harm if they are deleted much later, or twice
-(protocol 23).
+Chooses the checkpoints to retire. A checkpoint is deleted in two steps. First, an entry in the ledger retires it; this
+cannot be undone. Later its objects are deleted, at any time and, if necessary, more than once (protocol 23).
 """
 
 from __future__ import annotations
@@ -18,14 +17,15 @@ FOLDER = "checkpoints/"
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
     Return the commits that the run no longer needs, oldest first. These are the commits older than the `keep_last`
-    newest usable commits, and the commits that a user's prune request covers. But a commit that `keep_best` or
-    `keep_every` keeps is never returned.
+    newest usable commits, and the commits that a user's prune request covers.
 
     The result never contains:
+    - a commit that `keep_best` or `keep_every` keeps
     - the newest usable commit
-    - the commit that the current trainer resumed from
+    - the commit from which the current trainer resumed
     - a commit from which a remaining commit has borrowed
-    - the last commit of an earlier fit() call of the script, while the run is not complete: each resume restores it
+    - in a run that is not complete, the last commit of an earlier fit() call of the script, because each resume
+      restores it
     """
     usable = [commit for commit in state.commits if commit.usable]
     newest = [commit.number for commit in usable[-max(1, rule.keep_last) :]]
@@ -55,11 +55,10 @@ def _held(state: RunState) -> dict[int, Commit]:
 def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
     """
     Return the commits in `going` in the order in which to retire them. Leave out each commit from which a commit that
-    is not in `going` has borrowed.
+    stays has borrowed.
 
-    Commits from which no other commit has borrowed come first, then the lenders, so that a lender is retired only after
-    the commits that need it. (A lender itself borrows from no commit, because it was sent whole.) Both groups begin
-    with their oldest commit.
+    Lenders, the commits from which others have borrowed, come last: they are retired only after the commits that need
+    them. (A lender itself was sent completely, so it borrows nothing.) In both groups, older commits come first.
     """
     held = _held(state)
     needed = _lenders(commit for number, commit in held.items() if number not in going)
@@ -74,8 +73,8 @@ def _lenders(commits: Iterable[Commit]) -> set[str]:
 
 def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
     """
-    Return the commits of `usable` that the user's prune request covers: those made before the request, except the
-    newest `keep` of them.
+    Return the commits in `usable` that the user's prune request covers: all that were made before the request, except
+    the newest `keep`.
     """
     if state.prune is None:
         return ()
@@ -87,8 +86,8 @@ def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
     """
     Return the best commits by metric, best first. Of several commits with equal values, return only the first.
 
-    A metric keeps its value until it is logged again. So commits with equal values usually stem from one measurement.
-    The first of them was made soonest after that measurement, so its weights are nearest to the measured weights.
+    A metric keeps its value until it is logged again, so commits with equal values usually share one measurement. The
+    first of them was made soonest after that measurement, so its weights are closest to the measured weights.
     """
     if wanted is None:
         return []
@@ -117,8 +116,7 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     """
     Return the commits of an ended run to retire according to `rule`, oldest first.
 
-    The run's final commit is kept. Suspect commits that are newer than the final commit are kept too, because they show
-    what went wrong.
+    The run's final commit is kept, and so are newer commits that are suspect, because they show what went wrong.
     """
     final = None if state.terminal is None else state.terminal.final_commit
     held = _held(state)
@@ -129,8 +127,8 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
 def garbage(state: RunState, keys: Iterable[str], retiring: Collection[int] = ()) -> list[str]:
     """
     Return the keys whose objects will never be read again. All `keys` must be below `checkpoints/`. The result contains
-    the keys of commits that are retired or in `retiring`, and of uncommitted uploads by attempts that have ended. (Such
-    attempts can no longer commit. Once the run has ended, this is true of all its attempts.)
+    the keys of commits that are retired or in `retiring`, and of uploads that were not committed before their attempt
+    ended, because it can no longer commit them. When the run has ended, all of its attempts have ended.
     """
     if state.current_attempt is None and state.terminal is None:
         return []

@@ -1,4 +1,4 @@
-"""Opens files below a folder without following links, even if another process puts links there in the meantime."""
+"""Opens files below a folder, never through a link, even if another process creates links there at the same time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def parent_of(
     Yield a descriptor of the folder that holds `path`, and the last name in `path`. `path` is relative to the folder
     that the descriptor `folder` names.
 
-    `judge` can refuse the path by raising an error. It is called with the descriptor of each folder on the way,
-    including `folder`, before anything is created in that folder.
+    `judge` can refuse the path by raising an error. It is called with the descriptor of each folder on the way, which
+    includes `folder`, before anything is created there.
 
     Raises:
         OSError: a folder on the way is missing (and `make` is False), or a name on the way is a link or not a folder.
@@ -50,12 +50,12 @@ def folder_at(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def open_for_reading(folder: int, path: str) -> int:
-    """Return a descriptor of the file. If the file is a pipe, do not wait for a writer."""
+    """Return a descriptor of the file. If it is a pipe, do not wait until another process opens it for writing."""
     with parent_of(folder, path) as (parent, name):
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
 
 
 def open_at(folder: str | os.PathLike[str], path: str) -> int:
-    """Open a file like `open_for_reading`, but take the folder as a path instead of a descriptor."""
+    """Do the same as `open_for_reading`, but take the folder as a path instead of a descriptor."""
     with folder_at(folder) as root:
         return open_for_reading(root, path)

@@ -1,4 +1,4 @@
-"""Reads and sets attributes of an instance, whether they are in its `__dict__` or in slots."""
+"""Reads and sets the attributes of a Python object, whether they are in its `__dict__` or in its slots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SLOTS: dict[type, dict[str, MemberDescriptorType]] = {}
 
 
 def slots_of(cls: type) -> dict[str, MemberDescriptorType]:
-    """Return the slots of `cls` and of its bases that are written in Python."""
+    """Return the slots of `cls` and its bases, leaving out classes that are not written in Python."""
     if cls not in _SLOTS:
         bases = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
         members = ((name, member) for base in bases for name, member in base.items())
@@ -23,7 +23,7 @@ def has_attributes(cls: type) -> bool:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """Return a copy of the attributes of `value`, without calling code of its class."""
+    """Return the attributes of `value` in a new dict, without calling code of its class."""
     found = dict(vars(value)) if hasattr(value, "__dict__") else {}
     for name, slot in slots_of(type(value)).items():
         try:
@@ -35,8 +35,8 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 def set_attributes(value: Any, parts: Mapping[str, Any], gone: Iterable[str]) -> None:
     """
-    Set `parts`, and delete the attributes `gone`, without calling the class's `__setattr__`, which may be the script's
-    code.
+    Set the attributes `parts`, and delete the attributes `gone`, without calling the class's `__setattr__`, which may
+    run code of the script.
     """
     slots = slots_of(type(value))
     for name, part in parts.items():

@@ -1,9 +1,8 @@
 """
 Copies a state tree into an arena and back: one copy of each tensor, no pickling, no file.
 
-See docs/design/architecture.md, "Checkpoint format". Each arena is used for many images, because copying into memory
-that was used before is faster: 14 GB/s. For comparison, cloning tensors into new memory runs at 1.9 GB/s, and
-`torch.save` at 1.1 GB/s.
+See docs/design/architecture.md, "Checkpoint format". Arenas are reused, because copying into memory that was used
+before is fast: 14 GB/s. For comparison, cloning tensors into new memory runs at 1.9 GB/s, and `torch.save` at 1.1 GB/s.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _copy_at_once = ctypes.PYFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
 
 
 class Piece(NamedTuple):
-    """A tensor, and the position of its first byte in an image."""
+    """A tensor, and the offset in an image at which it begins."""
 
     tensor: Tensor
     start: int
@@ -54,7 +53,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """The header and the tensors of an image that has yet to be written."""
+    """The header and the tensors of an image that has not been written yet."""
 
     header: bytes
     pieces: Sequence[Piece]
@@ -65,12 +64,12 @@ def plan_image(
     state: Any, meta: Mapping[str, Any], *, lenient: Collection[str] = (), standing: InitialObjects | None = None
 ) -> ImagePlan:
     """
-    Plan an image of `state` without copying anything: the plan refers to the state's own tensors.
+    Plan an image of `state`. Nothing is copied: the plan refers to the state's own tensors.
 
     `lenient` contains the state's keys for hyper-parameters, which may contain any object. Objects below these keys are
-    saved as plain values. An object without a plain form is saved as a text that names its class. `standing` describes
-    the objects that were in the state when training began. A resumed training creates these objects again, so for some
-    of them the image contains only a name.
+    saved as plain values or, if that is impossible, as the names of their classes. `standing` contains the objects that
+    were in the state when training began. The image contains only a name for some of them, because a resumed training
+    creates them again.
 
     Raises:
         Unsavable: an image cannot hold a value; the error names the value.
@@ -99,7 +98,7 @@ def write_header(plan: ImagePlan, arena: Tensor) -> None:
 
 def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -> None:
     """
-    Copy tensors into the bytes `arena`. Without `wait`, a device may still be copying when this returns.
+    Copy tensors into `arena`. If `wait` is False, a device may still be copying when this function returns.
 
     A tensor whose value is one block of CPU memory is copied with memmove. For a small tensor, memmove takes a sixth of
     the time of torch's own copy. The interpreter lock is released only during the copy of a large tensor: for a small
@@ -115,7 +114,7 @@ def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether the tensor's value is one block of CPU memory, byte for byte."""
+    """Return True if the tensor's value is one block of CPU memory, byte for byte."""
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
@@ -132,10 +131,10 @@ def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: s
     Return the state and the metadata of an image. The state's tensors are views into `image`, which must be writable
     and must outlive the tensors.
 
-    The process that made the image may have had another work folder. If `work` is given, each path in the state that is
-    below that folder is replaced by the same path below the folder `work`.
+    If `work` is given, it is the present work folder. Each path in the state that is below the work folder of the
+    process that made the image is replaced with the same path below `work`.
 
-    An image that is still arriving can be read too. Before this function reads bytes of the image, it calls `need`,
+    An image that is still arriving can be read, too. Before this function reads bytes of the image, it calls `need`,
     which waits for them. The contents of tensors are not read, so they may arrive later.
 
     Raises:
@@ -152,13 +151,13 @@ def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: s
         tree = moved(header.tree, made_in, work) if isinstance(made_in, str) and made_in else header.tree
         return decode_tree(tree, decoder), header.meta
     except RecursionError as error:
-        raise CheckpointDamaged("the checkpoint's state is nested too deep") from error
+        raise CheckpointDamaged("the checkpoint's state is nested too deeply") from error
 
 
 def _tensor(data: Tensor, data_start: int, entry: layout.TensorEntry) -> Tensor:
     dtype = _DTYPES.get(entry.dtype)
     if dtype is None:
-        raise CheckpointDamaged(f"this torch ({torch.__version__}) has no {entry.dtype}")
+        raise CheckpointDamaged(f"torch {torch.__version__} does not have the checkpoint's data type {entry.dtype}")
     if not entry.size_bytes:
         return _empty(entry.shape, dtype)
     start = data_start + entry.offset
@@ -170,12 +169,12 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype)
     except RuntimeError as error:  # strides of (0, 2**48, 2**48) do not fit into 64 bits
         raise CheckpointDamaged(
-            f"the checkpoint has a tensor without data, and its shape {shape} is not that of an empty tensor"
+            f"the checkpoint has a tensor of 0 bytes, but torch cannot make an empty tensor of its shape {shape}"
         ) from error
 
 
 class _Encoder:
-    """Replaces each tensor and array in a tree by a number, and collects the tensors in the order of these numbers."""
+    """Replaces each tensor and array in a tree with a number, and collects the tensors in the order of the numbers."""
 
     def __init__(self, lenient: frozenset[str], standing: InitialObjects | None) -> None:
         self.tensors: list[Tensor] = []
@@ -237,7 +236,7 @@ class _Encoder:
 
 
 def _memory_of(tensor: Tensor) -> object:
-    """Return a key that is equal for two tensors only if they are the same memory with the same shape and layout."""
+    """Return a key that is equal for two tensors only if they use the same memory with the same shape and layout."""
     if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return object()
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
@@ -253,7 +252,9 @@ class _Decoder:
         try:
             return self._decode(kind, content)
         except (TypeError, ValueError, KeyError, IndexError, OverflowError, RuntimeError) as error:
-            raise CheckpointDamaged(f"the checkpoint's state holds a malformed {kind[:40]!r}") from error
+            raise CheckpointDamaged(
+                f"the checkpoint's state holds a value of kind {kind[:40]!r} that is malformed"
+            ) from error
 
     def _decode(self, kind: str, content: Json) -> Any:
         if kind == "tensor":
@@ -291,8 +292,8 @@ class _Decoder:
 
 def map_image(fd: int, size_bytes: int, start: int = 0) -> mmap.mmap:
     """
-    Return a memory map of the image from byte `start` on, and close `fd`. Writes to the map stay private to this
-    process.
+    Return a memory map of the image, which begins at byte `start` of `fd`, and close `fd`. Only this process sees what
+    it writes to the map.
     """
     prot = mmap.PROT_READ | mmap.PROT_WRITE
     try:

@@ -1,9 +1,9 @@
 """
-Writes images into free arenas for the trainer. Some tensors of an image can be copied while training continues.
+Writes the trainer's images into free arenas. Some tensors of an image can be copied while training continues.
 
-The trainer writes only into free arenas, and only the agent frees arenas (protocol 20). `Stager.stage` takes a plan and
-returns an object with the number of the arena that it filled. `Stager` has the same interface as the stagers of
-meta-pytorch/torch_checkpointing, so that one of those could replace it.
+The trainer writes only into free arenas, and only the agent frees arenas (protocol 20). `Stager.stage` takes the plan
+of an image, and returns an object with the number of the arena that holds the image. `Stager` has the same interface as
+the stagers of meta-pytorch/torch_checkpointing, so one of those could replace it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 class CopyTask(Generic[T]):
     """
-    A task for the thread that copies tensors. The thread works on its tasks in the order in which `begin` was called on
-    them.
+    A task for the thread that copies tensors. The thread does its tasks one after another, in the order of the calls of
+    `begin`.
 
-    A task holds the interpreter lock briefly for each tensor. So the best time to begin a task is while the training
-    thread is inside a computation, and does not need the lock.
+    A task holds the interpreter lock briefly for each tensor. So begin it while the training thread is inside a
+    computation, and does not need the lock.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> None:
@@ -48,7 +48,7 @@ class CopyTask(Generic[T]):
         return self._future is not None and self._future.done()
 
     def result(self) -> T:
-        """Wait until the task is done, and return its result. If `begin` was not called yet, call it first."""
+        """Wait until the task is done, and return its result. If `begin` has not been called, call it first."""
         self.begin()
         assert self._future is not None
         return self._future.result()
@@ -56,8 +56,8 @@ class CopyTask(Generic[T]):
 
 class Staged:
     """
-    An image in the arena with the number `arena`. The pieces in `later` may still be on their way into the arena until
-    `done()` returns True.
+    An image in the arena with the number `arena`. The pieces in `later` are copied there later, while the training
+    continues. They are complete when `done()` returns True.
     """
 
     def __init__(self, arena: int, memory: Tensor, later: Sequence[Piece], copying: CopyTask[None] | None) -> None:
@@ -79,14 +79,14 @@ class Staged:
 
     def changed(self) -> bool:
         """
-        Return whether any tensor of `later` now differs from its copy in the arena. This takes as long as copying the
-        tensors.
+        Return True if a tensor in `later` now differs from its copy in the arena. This check takes as long as copying
+        the tensors.
         """
         return not all(_same_bits(piece, self._memory) for piece in self.later)
 
 
 class Stager:
-    """Writes images into arenas. While one thread calls `stage`, another is allowed to call `adopt` and `free`."""
+    """Writes images into arenas. While one thread is inside of `stage`, another may call `adopt` and `free`."""
 
     def __init__(self, lanes: CopyStreams | None = None) -> None:
         self._lanes = lanes or CopyStreams()
@@ -99,18 +99,18 @@ class Stager:
 
     def adopt(self, fd: int, size_bytes: int, starts: Sequence[int], first: int, used_bytes: int | None = None) -> None:
         """
-        Replace all arenas by new ones in the memory `fd`, and close `fd`. At first only the arena with the number
-        `first` is free.
+        Replace all arenas with new ones in the memory behind the descriptor `fd`, and close `fd`. Of the new arenas,
+        only number `first` is free to begin with.
 
-        Write one byte into each page of the first `used_bytes` of each arena, so that the system allocates these pages
-        now. An arena is larger than `used_bytes`, so that images can grow. Its other pages take up no memory until they
-        are used.
+        Allocate the first `used_bytes` of each arena now, by writing one byte into each page. To let images grow, an
+        arena is larger than `used_bytes`; its other pages take up no memory until they are used.
         """
         memory = _map_shared(fd, max(starts) + size_bytes)
         arenas = {first + n: memory[start : start + size_bytes] for n, start in enumerate(starts)}
         for arena in arenas.values():
-            # `adopt` does not run on the training thread, so these page faults do not delay training. Copying into
-            # untouched memory would cause a fault for each 4 kB, which takes 7 times as long as the copy, or longer.
+            # Touch each page now. `adopt` does not run on the training thread, so these page faults do not delay
+            # training. During a later copy into the arena, a page fault for each 4 kB would take 7 times as long as the
+            # copy itself, or longer.
             arena[:used_bytes:_PAGE_BYTES] = 0
         pin(memory)
         with self._lock:
@@ -128,7 +128,7 @@ class Stager:
                 self._lock.notify_all()
 
     def ready(self, size_bytes: int = 0) -> bool:
-        """Return whether there is a free arena of at least this size."""
+        """Return True if there is a free arena of at least this size."""
         with self._lock:
             return bool(self._free) and self.size_bytes >= size_bytes
 
@@ -138,13 +138,13 @@ class Stager:
 
     def stage(self, plan: ImagePlan, later: Sequence[Piece] = (), *, overlapped: bool = True) -> Staged:
         """
-        Write the image into a free arena. There must be one: `ready(plan.size_bytes)` must be True.
+        Write the image into a free arena. Before the call, `ready(plan.size_bytes)` must be True.
 
-        `later` contains some of the plan's pieces. With `overlapped`, this method does not copy these pieces. Another
-        thread copies them after `Staged.begin` is called, and they must not change until that copy is done.
+        `later` contains some of the plan's pieces. With `overlapped`, this method does not copy these pieces: another
+        thread does so after `Staged.begin` is called. They must not change until they are copied.
 
-        Without `overlapped`, this method copies all pieces before it returns. `Staged.changed` can then check whether
-        the pieces in `later` have changed since.
+        Without `overlapped`, this method copies all pieces before it returns. Later, `Staged.changed` can check whether
+        the pieces in `later` have changed.
         """
         with self._lock:
             index = self._free.pop(0)
@@ -160,9 +160,9 @@ class Stager:
 
     def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> CopyTask[T]:
         """
-        Return a task that does `work` on the copying thread. Computations on the device that were begun before this
-        call may still be writing to `tensors`; the task waits for these computations before it reads `tensors`. The
-        caller must not change `tensors` until the task is done.
+        Return a task that does `work` on the copying thread. Computations that began on the device before this call may
+        still be writing to `tensors`; the task waits for them before it reads `tensors`. The caller must not change
+        `tensors` until the task is done.
         """
         moment = Moment(tensors, self._lanes)
 

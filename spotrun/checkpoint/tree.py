@@ -32,7 +32,7 @@ Json = Any
 
 class Unsavable(Exception):
     """
-    Raised for a value that an image cannot hold. Names the value's path in the state, such as
+    Raised for a value that an image cannot hold. Its text names the value's path in the state, such as
     `callbacks.MyCallback.handle`.
     """
 
@@ -54,8 +54,8 @@ DecodeOther = Callable[[str, Json], Any]
 
 def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     """
-    Return `value` as JSON. If the class of a value is a subclass of a plain type such as dict, the value is encoded as
-    the plain type. Enum members and named tuples are exceptions: they keep their class.
+    Return `value` as JSON. An object of a subclass of a plain type such as dict is encoded as the plain type, except
+    enum members and named tuples, which keep their class.
 
     Raises:
         Unsavable: an image cannot hold a value; the error names the first such value.
@@ -105,7 +105,8 @@ def _encode_rarer(value: Any, encode_other: EncodeOther, path: Path) -> Json:
     if type(value).__module__.partition(".")[0] in ("torch", "numpy"):  # torch.Size is a tuple
         return encode_other(value, path)
     if isinstance(value, list | tuple | AbstractSet):
-        # A set is encoded in its iteration order: a new set that is filled in this order usually has the same order.
+        # A set is encoded in its iteration order. A resume fills a new set in this order, and usually the new set then
+        # has the same iteration order.
         encoded = [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(value)]
         return encoded if isinstance(value, list) else {_sequence_kind(value): encoded}
     return encode_other(value, path)
@@ -159,7 +160,7 @@ def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
             parts = [decode_tree(part, decode_other, depth + 1) for part in _listed(content)]
             return plain_kinds.BY_NAME[kind].make(*parts)
     except (TypeError, ValueError, ArithmeticError, LookupError, binascii.Error) as error:
-        raise CheckpointDamaged(f"the checkpoint's state holds a malformed {kind!r}") from error
+        raise CheckpointDamaged(f"the checkpoint's state holds a value of kind {kind!r} that is malformed") from error
     return decode_other(kind, content)
 
 

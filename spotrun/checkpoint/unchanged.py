@@ -1,9 +1,9 @@
 """
 Finds tensors that need not be sent because an earlier commit of the same attempt has the same bytes.
 
-If most of a model is frozen, most bytes of its checkpoints are the same in every checkpoint. A commit *borrows* the
-objects with such bytes from the last commit that was sent whole, and only the other tensors are sent. The earlier
-commit stays in the store as long as later commits need it (retention.py).
+If most of a model's weights do not change in training, most bytes are the same in all of its checkpoints. A commit
+*borrows* the objects with these bytes from the last commit that was sent completely, so only the other tensors are
+sent. The earlier commit stays in the store as long as later commits need it (retention.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Piece = tuple[int, int]
 
 @dataclass(frozen=True)
 class BorrowedParts:
-    """Parts of an earlier commit, and the ranges of a new image that their bytes fill."""
+    """Parts of an earlier commit, and the ranges of a new image for which their bytes are used."""
 
     parts: tuple[Part, ...] = ()
     extents: tuple[Extent, ...] = ()
@@ -45,8 +45,8 @@ class BorrowedParts:
 @dataclass(frozen=True)
 class _Whole:
     """
-    A commit that was sent whole. `begins` contains the position of each part in the image and, as the last item, the
-    end of the image. `tensors` maps the digest of each tensor to the tensor's position and size in the image.
+    A commit that was sent completely. `begins` contains the start of each part in the image and, as the last item, the
+    size of the image. `tensors` maps the digest of each tensor to the tensor's position and size in the image.
     """
 
     prefix: str
@@ -56,7 +56,7 @@ class _Whole:
 
 
 class Unchanged:
-    """Records the tensors that the agent has sent in earlier commits. It must be used by only one thread at a time."""
+    """Records the tensors that the agent has sent in earlier commits. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
         self._whole: _Whole | None = None
@@ -65,9 +65,8 @@ class Unchanged:
 
     def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> BorrowedParts:
         """
-        Return the parts of an earlier commit that contain bytes of `image`, so that these bytes need not be sent.
-        `kept` contains the prefixes of the commits that are not retired and from which a training can resume. Parts of
-        other commits are not used.
+        Return the parts of an earlier commit that contain bytes of `image`, so these bytes need not be sent. `kept`
+        contains the prefixes of the usable commits that are not retired; parts of other commits are not used.
         """
         if self._fruitless >= FRUITLESS_MAX:
             return BorrowedParts()
@@ -82,8 +81,8 @@ class Unchanged:
 
     def committed(self, prefix: str, manifest: Manifest) -> None:
         """
-        Record that the image last passed to `in_store` became the commit at `prefix`. If the image was sent whole,
-        later commits can borrow from this commit.
+        Record that the last image that was passed to `in_store` has become the commit at `prefix`. If it was sent
+        completely, later commits can borrow from this commit.
         """
         if manifest.extents or self._fruitless >= FRUITLESS_MAX:
             return
@@ -94,9 +93,9 @@ class Unchanged:
 
 def digest(image: memoryview) -> bytes:
     """
-    Return the digest of a whole image. Only a commit that borrows needs this digest. Any other commit's image can be
-    compared with the digests in the manifest, which are digests of whole parts. But the image of a commit that borrows
-    may contain only some bytes of a borrowed part.
+    Return the digest of a complete image, which only a commit that borrows needs. The image of any other commit can be
+    compared with the digests in the manifest. These are digests of complete parts, and the image of a commit that
+    borrows may contain only some bytes of a borrowed part.
     """
     return xxhash.xxh3_128_digest(image)
 
@@ -113,7 +112,7 @@ def missing(size_bytes: int, extents: Iterable[Extent]) -> Iterator[Piece]:
 
 
 def _tensors(image: memoryview, header: layout.Header) -> list[tuple[bytes, Piece]]:
-    """Return the digest and the piece of each tensor, in the order of the image."""
+    """Return the digest and the range of each tensor, in the order of the image."""
     found = []
     for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset):
         start = header.data_start + tensor.offset
@@ -139,8 +138,8 @@ def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> BorrowedParts:
 
 def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) -> Iterator[Extent]:
     """
-    Yield the extents of a tensor that is at byte `there` of the earlier image and at byte `start` of the new image. If
-    the tensor lies in several parts of the earlier commit, there is an extent for each of these parts.
+    Yield the extents of a tensor that begins at byte `there` of the earlier image and at byte `start` of the new image.
+    If the tensor is spread over several parts of the earlier commit, each of these parts has an extent.
     """
     for part, (begin, end) in enumerate(pairwise(whole.begins)):
         first, last = max(there, begin), min(there + size_bytes, end)
@@ -150,8 +149,8 @@ def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) ->
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
     """
-    Join extents that follow one another in both images, including the padding between them. This keeps manifests of
-    images with many tensors small.
+    Join extents that follow one another in both the earlier and the new image, with the padding between them. This
+    keeps manifests of images with many tensors small.
     """
     joined: list[Extent] = []
     for extent in extents:

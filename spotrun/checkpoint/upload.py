@@ -2,7 +2,7 @@
 Uploads a checkpoint image as objects: parts of at most 16 MiB, then the manifest that names them (manifest.py).
 
 The stored bytes of each object are compared with the sent bytes, by the store's checksum or by reading the object back
-(protocol 21). The upload becomes a commit only with its entry in the ledger.
+(protocol 21). The upload becomes a commit only when it is entered in the ledger.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Sent = Callable[[int], None]
 
 
 class Abandoned(Exception):
-    """Raised if the upload was cancelled."""
+    """Raised by an upload that was cancelled."""
 
 
 class UploadControl:
@@ -72,11 +72,11 @@ class UploadControl:
         return self._hurried
 
     def cancel(self) -> None:
-        """Let the upload raise Abandoned once the parts in progress are sent."""
+        """Make the upload raise Abandoned when the parts that are in progress have been sent."""
         self._cancelled.set()
 
     def hurry(self) -> None:
-        """From now on, send more parts in parallel, and no longer give training priority over sending."""
+        """Send more parts in parallel, and stop giving training priority over sending."""
         if self._hurried:
             return
         self._hurried = True
@@ -88,7 +88,7 @@ class UploadControl:
         return self._forward
 
     def come_forward(self) -> None:
-        """From now on, no longer give training priority over sending."""
+        """Stop giving training priority over sending."""
         if self._forward:
             return
         self._forward = True
@@ -97,8 +97,8 @@ class UploadControl:
 
     def stand_behind(self) -> None:
         """
-        Give training priority over the calling thread, which sends parts. If `come_forward` was already called, leave
-        the thread's priority as it is.
+        Lower the priority of the calling thread, which sends parts, below that of the training. After a call of
+        `come_forward`, leave it as it is.
         """
         sender = threading.get_native_id()  # Linux has priorities per thread
         self._senders.append(sender)
@@ -112,9 +112,7 @@ class UploadControl:
 
 
 class First(msgspec.Struct, frozen=True):
-    """
-    A range of the image that is sent before the other bytes. As soon as the store holds the range, `then` is called.
-    """
+    """A range of the image that is sent before all other bytes. `then` is called when the store holds the range."""
 
     of: range
     then: Callable[[], None]
@@ -169,8 +167,8 @@ def upload(
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
-    Upload all bytes of `image` that are not `borrowed` to keys below `prefix`, and compare the stored bytes. After each
-    part, `sent` is called with the number of the image's bytes that are in the store.
+    Upload `image`, without the bytes that are `borrowed`, to keys below `prefix`, and compare the stored bytes. After
+    each part, `sent` is called with the number of the image's bytes that are in the store.
 
     Raises:
         StoreError: the upload is incomplete; remove it (`discard`) and try again later.
@@ -200,8 +198,8 @@ def upload(
 
 def _places(contents: Sequence[Sequence[Piece]], first: int) -> list[Extent]:
     """
-    Return the place of each piece: its part, its start in the part, and its start in the image. `first` is the number
-    of the first part.
+    Return, for each piece, the number of its part, its offset in the part, and its offset in the image. `first` is the
+    number of the first part.
     """
     places = []
     for number, pieces in enumerate(contents, first):
@@ -252,8 +250,8 @@ class _Sending:
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
         """
-        Send the next part. Parts have to be sent in order, but waiting threads may get a slot of the semaphore in
-        another order. So a thread first waits for a slot, and only then takes the next part that was not sent yet.
+        Send the next part. Parts have to be sent in order, but threads do not get slots of the semaphore in the order
+        in which they wait. So a thread first waits for a slot, and only then takes the next part.
         """
         with self._control.slots:
             with self._lock:
@@ -306,14 +304,14 @@ def put_verified(
         with attempt:
             before_each_try()
             if not store.put(key, data) and blake3(store.get(key)).hexdigest() != digest:
-                raise StoreUnavailable(f"{key} reads back with different bytes than were written")
+                raise StoreUnavailable(f"the stored bytes of {key} differ from those that were sent")
     return digest
 
 
 def discard(store: Store, prefix: str) -> None:
     """
-    Delete every object below `prefix`. It must be the prefix of an upload that was never committed, or of a retired
-    commit. If objects remain after a fault, a later sweep deletes them.
+    Delete every object below `prefix`, which must be the prefix of an upload that was never committed, or of a retired
+    commit. If the store fails, objects may remain; a later cleanup deletes them.
     """
     try:
         for stored in store.list(f"{prefix}/"):

@@ -2,7 +2,7 @@
 The `spotrun` command. Each verb has a short module that only parses the arguments, calls other modules, and shows the
 result.
 
-The module of a verb is imported only if that verb is chosen, so that `spotrun --help` stays quick.
+To keep `spotrun --help` fast, a verb's module is imported only when the verb is used.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from spotrun.errors import NO_ROOM
 from spotrun.runs.boundary import exit_code
 
 VERBS = {
-    "init": ListedVerb("Write a first job file for a script, with comments that show other useful keys.", "train.py"),
+    "init": ListedVerb(
+        "Write a job file for a script, to begin with. Its comments show other useful keys.", "train.py"
+    ),
     "launch": ListedVerb(
-        "Train a job, or a script without a job file, to its end, on spot capacity where possible.",
+        "Train a job to its end, on spot capacity where possible. A script needs no job file.",
         "train.yaml --deadline 8h",
     ),
     "sweep": ListedVerb(
@@ -32,15 +34,15 @@ VERBS = {
         "train.yaml --grid lr=1e-3,3e-4 --budget 40",
     ),
     "offers": ListedVerb(
-        "Show what can be rented: current and recent prices, what spot saves, and what your quotas allow.",
+        "Show what can be rented: current and recent prices, the savings of spot, and what your quotas allow.",
         "--cloud aws --accelerators A10G:1",
     ),
     "plan": ListedVerb(
-        "Forecast what a job will cost and when it will be done. Nothing is rented.",
+        "Forecast what a job will cost and when it will end. Nothing is rented.",
         "train.yaml --work 3h --budget 40",
     ),
     "estimate": ListedVerb(
-        "Compute what a training costs in several places: on demand, on spot, or on a machine of your own.",
+        "Compare what a training costs on demand, on spot, and on a machine of your own.",
         "examples/studies/parkopedia.yaml",
     ),
     "bench": ListedVerb(
@@ -48,12 +50,12 @@ VERBS = {
         "train.yaml --types T4:1,A10G:1 --budget 2",
     ),
     "simulate": ListedVerb(
-        "Compare strategies on recorded markets: what they cost, and how often they miss the deadline.",
+        "Compare on recorded markets what strategies cost, and how often they miss the deadline.",
         "--traces traces/ --work 8h --deadline 12h",
     ),
-    "validate": ListedVerb("Check a job and show every mistake, with its line and how to fix it.", "train.yaml"),
+    "validate": ListedVerb("Check a job file. Show the line of each mistake, and how to fix it.", "train.yaml"),
     "status": ListedVerb("List all runs, newest first.", "--watch"),
-    "logs": ListedVerb("Show what the training printed, attempt by attempt.", "resnet50 --follow"),
+    "logs": ListedVerb("Show the output of the training, in the order of its attempts.", "resnet50 --follow"),
     "ssh": ListedVerb("Open a shell on the instance where a run trains.", "resnet50"),
     "events": ListedVerb("List everything that happened to a run, in order.", "resnet50"),
     "why": ListedVerb("Explain each decision of a run in a sentence, and say what comes next.", "resnet50"),
@@ -76,11 +78,11 @@ VERBS = {
     "down": ListedVerb("End a run and its instances now, without a last checkpoint.", "resnet50"),
     "resume": ListedVerb("Carry on a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
     "tick": ListedVerb("Do one round of a runner's work for a run, then return.", "resnet50"),
-    "night": ListedVerb("Train a job every night from a function in the cloud."),
+    "night": ListedVerb("Train a job every night, controlled by a function in the cloud."),
     "reap": ListedVerb("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),
     "doctor": ListedVerb("Check that this machine and the store have what a run needs.", "aws train.yaml"),
     "chaos": ListedVerb(
-        "Interrupt the instance that a run trains on, as a spot market would.", "resnet50 --notice 30s"
+        "Interrupt the instance that a run trains on, as a cloud interrupts spot instances.", "resnet50 --notice 30s"
     ),
     "verify-resume": ListedVerb(
         "Check that a resumed training ends with the same bits as an undisturbed one.", "train.py -- --epochs 2"
@@ -89,8 +91,8 @@ VERBS = {
     "rm": ListedVerb(
         "Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.", "resnet50 --dry-run"
     ),
-    "prune": ListedVerb("Delete the folders of runs that ended a while ago, as `rm` does.", "--older 30d"),
-    "version": ListedVerb("Show the version, the commit if it is known, and which extras are installed."),
+    "prune": ListedVerb("Delete the folders of old runs, as `spotrun rm` does for single runs.", "--older 30d"),
+    "version": ListedVerb("Show the version, its git commit if known, and the installed extras."),
     "ps": ListedVerb(same_as="status", arguments="--watch"),
 }
 """
@@ -138,7 +140,10 @@ def spotrun(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show version, commit and extras, and exit."
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version, its git commit and the installed extras, and exit.",
         ),
     ] = False,
 ) -> None:

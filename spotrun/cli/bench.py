@@ -40,7 +40,7 @@ BatchOption = Annotated[
 PrecisionOption = Annotated[
     str | None,
     typer.Option(
-        "--precision", metavar="NAME,...", help="Measure in each of these precisions, as the script names them."
+        "--precision", metavar="NAME,...", help="Measure with each of these precisions, as the script names them."
     ),
 ]
 DevicesOption = Annotated[
@@ -53,11 +53,11 @@ StepsOption = Annotated[
         metavar="N",
         min=6,
         max=100_000,
-        help="Measure this many steps of each training, after its first steps.",
+        help="Measure this many steps of each training. Its first steps do not count.",
     ),
 ]
 BudgetOption = Annotated[
-    str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trainings together.")
+    str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trials together.")
 ]
 MaxParallelOption = Annotated[
     int | None,
@@ -66,14 +66,14 @@ MaxParallelOption = Annotated[
         metavar="N",
         min=1,
         max=64,
-        help="Run at most this many trainings at once.",
+        help="Run at most this many trials at the same time.",
         show_default="one of each type; 1 where the job trains on this machine",
     ),
 ]
 TrialTimeoutOption = Annotated[
     str,
     typer.Option(
-        "--trial-timeout", metavar="DURATION", help="End a training that takes longer than this, including its start."
+        "--trial-timeout", metavar="DURATION", help="End a trial that takes longer than this, its start included."
     ),
 ]
 SamplesOption = Annotated[
@@ -82,25 +82,31 @@ SamplesOption = Annotated[
         "--samples",
         metavar="N",
         min=1,
-        help="The number of samples that the whole job trains on.",
+        help="The total number of samples that the job trains on.",
         show_default="the number that the training reports",
     ),
 ]
 AgainstOption = Annotated[
     str | None,
     typer.Option(
-        "--against", metavar="TYPE", help="Show time and cost as multiples of the time and cost on this type."
+        "--against", metavar="TYPE", help="Compare each type with this one: show its time and cost as multiples."
     ),
 ]
 BatchArgOption = Annotated[
     str | None,
-    typer.Option("--batch-arg", metavar="NAME", help="The script's argument for the batch size, such as --bs."),
+    typer.Option(
+        "--batch-arg", metavar="NAME", help="The name of the script's argument that sets the batch size, such as --bs."
+    ),
 ]
 PrecisionArgOption = Annotated[
-    str | None, typer.Option("--precision-arg", metavar="NAME", help="The script's argument for the precision.")
+    str | None,
+    typer.Option("--precision-arg", metavar="NAME", help="The name of the script's argument that sets the precision."),
 ]
 DevicesArgOption = Annotated[
-    str | None, typer.Option("--devices-arg", metavar="NAME", help="The script's argument for the number of devices.")
+    str | None,
+    typer.Option(
+        "--devices-arg", metavar="NAME", help="The name of the script's argument that sets the number of devices."
+    ),
 ]
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write the result as one HTML file, with charts.")
@@ -131,10 +137,10 @@ def bench(
     """
     Measure how many samples per second and per dollar a job trains on several instance types.
 
-    Rents instances of all types at once, each for a few minutes, and ends all of them when the command ends. If the job
-    trains on this machine, its trainings run one after another.
+    Rents instances of all types at the same time, each for a few minutes, and ends all of them. If the job trains on
+    this machine, the trials run one after another.
 
-    The first steps of each training do not count. Later runs of the same job use the measurements.
+    The first steps of each trial do not count. Later runs of the same job use the measured speeds.
     """
     from spotrun.bench import report
     from spotrun.bench.attending import wanted
@@ -191,7 +197,7 @@ def _measure_and_show(
 
 
 def _measure(asked: BenchPlan, steps: int, max_parallel: int | None, rows: list[BenchRow]) -> None:
-    """Measure the trials; show each row as soon as it is measured, and keep `rows` in the order of the trials."""
+    """Run the trials. Show each trial's result as soon as it is measured, and insert it into `rows` in trial order."""
     from spotrun.bench import report
     from spotrun.bench.attending import measuring
 

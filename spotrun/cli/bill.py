@@ -29,7 +29,7 @@ GcpBillingOption = Annotated[
 CorrectOption = Annotated[
     bool,
     typer.Option(
-        "--correct", help="For an instance whose end no runner saw, write the end time from the bill to the ledger."
+        "--correct", help="If no runner saw when an instance ended, record the end time from the bill in the ledger."
     ),
 ]
 
@@ -67,7 +67,7 @@ def bill(
     opened = open_run(run, store)
     if not opened.cloud.sends_bills:
         raise SpecInvalid(
-            f"there is no bill to compare: {opened.cloud.name} sends no bill, and the prices are in the job",
+            f"there is no bill to compare with: {opened.cloud.name} sends no bills, and its prices come from the job",
             hint=f"spotrun report {quote(run)} shows the cost at these prices",
         )
     given = [(patterns, read) for patterns, read in readers if patterns]
@@ -95,7 +95,7 @@ def bill(
 
 
 def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
-    """Show the corrections, ask, and write them to the ledger. Messages go to stderr: stdout may be JSON."""
+    """Show the corrections and, if the user confirms, write them to the ledger. Print to stderr: stdout may be JSON."""
     from functools import partial
 
     from spotrun.bill.corrections import corrected, corrections
@@ -119,8 +119,5 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
 
 
 def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
-    """
-    Return the event unchanged, although the ledger may have new entries since the event was computed. The event need
-    not be computed again: if it no longer fits the ledger, its entry is void.
-    """
+    """Return the event. Even if the ledger has new entries, it need not be computed again: at worst, it is void."""
     return event

@@ -17,16 +17,18 @@ def chaos(
     store: StoreOption = None,
     notice: Annotated[
         str | None,
-        typer.Option("--notice", metavar="DURATION", help="How long before the loss to warn.", show_default="120s"),
+        typer.Option(
+            "--notice", metavar="DURATION", help="Time between the warning and the loss.", show_default="120s"
+        ),
     ] = None,
     no_notice: Annotated[bool, typer.Option("--no-notice", help="Give no warning.")] = False,
     member: MemberOption = None,
 ) -> None:
     """
-    Interrupt the instance that a run trains on, as a spot market would.
+    Interrupt the instance that a run trains on, as a cloud interrupts spot instances.
 
-    Works on the local cloud only. For a run on several nodes, this interrupts the instance of rank 0, or of the node
-    that --member names.
+    Works only on the local cloud. For a run on several nodes, this interrupts the instance of rank 0, or the one that
+    --member names.
     """
     from spotrun.runs.open_run import open_run
     from spotrun.units import format_duration, parse_duration
@@ -39,7 +41,9 @@ def chaos(
         raise RunEnded(f"{opened.id} has ended ({state.terminal.outcome}): there is nothing to interrupt")
     current = state.current
     if current is None and member is None:
-        raise CloudError(f"{opened.id} is not training now", hint=f"see `spotrun events {opened.typed}`")
+        raise CloudError(
+            f"{opened.id} is not training now", hint=f"`spotrun events {opened.typed}` shows what it is doing"
+        )
     instance_id = current.instance_id if current and member is None else instance_of(opened, state, member or "")
     opened.cloud.interrupt(instance_id, warning)
     told = "now" if warning is None else f"with a notice of {format_duration(warning)}"

@@ -93,7 +93,7 @@ def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     if damaged:
         raise CheckpointDamaged(
             f"{len(damaged)} of the usable checkpoints cannot be read back",
-            hint="nothing is lost while one checkpoint is intact: a resume continues from it",
+            hint="a resume continues from the newest checkpoint that is intact",
         )
 
 
@@ -137,8 +137,8 @@ def export_checkpoint(
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
     """
-    Return the newest usable checkpoint or, if `step` is given, the newest checkpoint of that step. The latter is
-    returned even if it is suspect, or if training later resumed from an earlier step.
+    Return the newest usable checkpoint or, if `step` is given, the newest checkpoint of that step, even if it is
+    suspect or the training later resumed from an earlier step.
     """
     held = [commit for commit in state.commits if commit.retired_at is None]
     chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]
@@ -156,9 +156,9 @@ def import_checkpoint(
     store: LaunchStoreOption = None,
 ) -> None:
     """
-    Make a new run of JOB.yaml that begins from a Lightning checkpoint.
+    Create a run of JOB.yaml that begins from a Lightning checkpoint.
 
-    `spotrun resume` then trains it.
+    To train the run, use `spotrun resume`.
     """
     from spotrun import address
     from spotrun.runner.creation import prepare_run
@@ -219,8 +219,8 @@ def prune(
 
 def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
     """
-    Request that the agent prune, because only the current attempt is allowed to retire checkpoints of a run that has
-    not ended (protocol 23). With `dry_run`, only print how many checkpoints the agent would delete.
+    Record a request to the agent to delete checkpoints. While a run has not ended, only its current attempt is allowed
+    to retire checkpoints (protocol 23). With `dry_run`, only print how many checkpoints the agent would delete.
     """
     from msgspec.structs import replace
 

@@ -18,7 +18,9 @@ def compare(
     ],
     last: Annotated[
         int | None,
-        typer.Option("--last", metavar="N", min=1, help="Compare the last N runs of one name, oldest first."),
+        typer.Option(
+            "--last", metavar="N", min=1, help="Compare the last N runs that have the given name, oldest first."
+        ),
     ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,

@@ -23,15 +23,17 @@ def doctor(
     store: LaunchStoreOption = None,
     region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="The region to rent in.")] = None,
     accelerators: Annotated[
-        str | None, typer.Option("--accelerators", metavar="NAME:COUNT", help="The accelerators that you want.")
+        str | None, typer.Option("--accelerators", metavar="NAME:COUNT", help="The accelerators to check.")
     ] = None,
     instance_type: Annotated[
-        str | None, typer.Option("--instance-type", metavar="TYPE", help="The instance type that you want.")
+        str | None, typer.Option("--instance-type", metavar="TYPE", help="The instance type to check.")
     ] = None,
     image: Annotated[
         str | None,
         typer.Option(
-            "--image", metavar="IMAGE", help="The image that you want: ami-… or an SSM parameter on aws, a path on gcp."
+            "--image",
+            metavar="IMAGE",
+            help="The machine image to check: ami-… or an SSM parameter on aws, a path on gcp.",
         ),
     ] = None,
     as_json: JsonOption = False,

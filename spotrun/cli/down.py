@@ -16,7 +16,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     """
     End a run and its instances now, without a last checkpoint.
 
-    If RUN is the name of a sweep, all of the sweep's runs end.
+    If RUN is the name of a sweep, end all of its runs.
     """
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.interrupts import told, what_is_left
@@ -44,7 +44,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
 
 
 def _end_sweep(sweep: NamedSweep, yes: bool) -> None:
-    """End the runs of a sweep: first stop all of them, so that none launches, then end them one by one."""
+    """End the runs of a sweep one by one. Before that, stop all of them, to keep them from launching instances."""
     from spotrun.runs.asking import confirm
     from spotrun.runs.interrupts import told
     from spotrun.runs.termination import take_down

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def estimate(
     studies: Annotated[
         list[Path],
-        typer.Argument(metavar="STUDY.yaml...", help="Files that describe trainings and places: see docs/estimate.md."),
+        typer.Argument(
+            metavar="STUDY.yaml...", help="Files that describe trainings and the places to compare (docs/estimate.md)."
+        ),
     ],
     as_json: JsonOption = False,
     html: Annotated[
@@ -28,7 +30,7 @@ def estimate(
     ] = None,
 ) -> None:
     """
-    Compute what a training costs in several places: on demand, on spot, or on a machine of your own.
+    Compare what a training costs on demand, on spot, and on a machine of your own.
 
     Nothing is rented. Exits with 1 if a result differs from the study's figure under `published:`, and the study does
     not explain the difference.
@@ -37,7 +39,7 @@ def estimate(
 
     if html is not None and html.suffix in (".yaml", ".yml"):
         raise SpecInvalid(
-            f"--html {html} is the file of a study, which the report would overwrite",
+            f"--html {html} names a study's own file, which the report would overwrite",
             hint="choose another file: --html estimates.html",
         )
     found = [(path, _reckonable(path)) for path in studies]
@@ -58,7 +60,7 @@ def estimate(
 
 def _reckonable(path: Path) -> CostStudy:
     """
-    Read a study and fill in the figures that it refers to: current prices of instances that a cloud rents out, prices
+    Read a study and look up the figures that it refers to: current prices of instances that a cloud rents out, prices
     in price lists, and speeds that `spotrun bench` measured.
     """
     from spotrun.estimate.bench_speeds import with_benches
@@ -84,7 +86,7 @@ def _reckonable(path: Path) -> CostStudy:
 def _list_price(listed: Listed) -> ListPrice:
     """
     Raises:
-        SpecInvalid: no table has the price.
+        SpecInvalid: no price list has the price.
     """
     from spotrun.estimate.price_lists import find_price
     from spotrun.units import Unreadable
@@ -113,7 +115,7 @@ def _benched(job: Path, measured: Measured) -> BenchedSpeed:
     by_name = {kind.casefold(): each for kind, each in known.items()}
     found = by_name.get(measured.type.casefold()) or by_name.get(f"{measured.type.casefold()}:1")
     if found is None or found.samples is None:
-        why = "was not measured on" if found is None else "does not say how many samples a step has on"
+        why = "was not measured on" if found is None else "has no measured number of samples per step on"
         others = f"; known: {', '.join(known)}" if known else ""
         hint = f"spotrun bench {job} --types {measured.type}"
         raise SpecInvalid(f"{job} {why} {measured.type}{others}", hint=hint)

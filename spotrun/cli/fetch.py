@@ -28,13 +28,11 @@ ELSEWHERE = (
 
 PatternsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PATTERN...]", help="Which files: best.ckpt, 'logs/*.csv'. Default: all."),
+    typer.Argument(metavar="[PATTERN...]", help="Files to fetch, like best.ckpt or 'logs/*.csv'. Default: all."),
 ]
 ToOption = Annotated[
     str | None,
-    typer.Option(
-        "--to", metavar="FOLDER", help="Write the files below this folder.", show_default="a folder RUN-files"
-    ),
+    typer.Option("--to", metavar="FOLDER", help="Folder to write the files into.", show_default="a folder RUN-files"),
 ]
 StepOption = Annotated[
     int | None,
@@ -42,7 +40,10 @@ StepOption = Annotated[
 ]
 ListedOption = Annotated[bool, typer.Option("--list", "-l", help="List the stored files, and fetch none.")]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Also replace files that fetch did not write, or that changed after fetch.")
+    bool,
+    typer.Option(
+        "--force", help="Also replace files that fetch did not write, or that changed since fetch wrote them."
+    ),
 ]
 
 
@@ -62,8 +63,8 @@ def fetch(
     Files that are already in the folder are not fetched again. If the job has `outputs`, only files that `outputs`
     names can be fetched. Times are UTC.
 
-    Files that a tool could run, or read as its configuration, are not fetched: hidden files, and files whose names git,
-    Python, test runners, build tools, linters or coding assistants use. No hidden or git folder is written to.
+    Files that a tool might run or read as its configuration are never fetched: hidden files, and files with a name that
+    git, Python, or a test runner, build tool, linter or coding assistant uses. Nothing is written to hidden folders.
     """
     from msgspec.structs import replace
 
@@ -124,7 +125,7 @@ def _outputs_of(run: OpenRun, state: RunState, step: int | None) -> Outputs:
     found = {each.event.step: outputs for each in held if (outputs := state.outputs_of(each.number)) is not None}
     if step not in found:
         known = ", ".join(map(str, sorted(found))) or "none"
-        raise RunNotFound(f"{run.id} has no files of step {step}", hint=f"it has files of these steps: {known}")
+        raise RunNotFound(f"{run.id} has no files for step {step}", hint=f"it has files for these steps: {known}")
     return found[step]
 
 
@@ -144,7 +145,7 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
                 if fits(left.path):
                     raise RunNotFound(
                         f"{run_id} has not stored {plain(left.path)}: {plain(left.reason)}",
-                        hint="`outputs` of the job names the files that are stored",
+                        hint="`outputs` in the job names the files to store",
                     )
             if not listing.files:
                 raise RunNotFound(f"{run_id} has no file {plain(pattern)!r}: {NONE_STORED}")
@@ -159,9 +160,9 @@ def _target(run_id: str, to: str | None) -> Path:
     """
     Return the folder to write into.
 
-    Refuse a folder that is hidden, or belongs to git or another tool, or is inside such a folder. All folders in the
-    absolute path are checked, even those above the current folder. The user's home folder and the folders above it are
-    exempt, unless they belong to git.
+    Refuse hidden folders, the folders of git and other tools, and everything inside them. All folders in the absolute
+    path are checked, even those above the current folder. The user's home folder and the folders above it may be
+    hidden, but may not be git's.
 
     Raises:
         SpecInvalid: the folder is refused, or `to` is empty.
@@ -183,7 +184,7 @@ def _target(run_id: str, to: str | None) -> Path:
         if current.is_relative_to(place):
             hint = "the current folder is inside it; name a folder outside it by its full path, such as --to ~/results"
         raise SpecInvalid(
-            f"refused to fetch into {folder}: {reason.tools} may run or load files in {place}",
+            f"refused to fetch into {folder}, because {reason.tools} may run or load files in {place}",
             hint=hint,
         )
     return folder

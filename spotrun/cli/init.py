@@ -14,15 +14,18 @@ from spotrun.errors import SpecInvalid
 def init(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="A training script.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the script, for the job file.")
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for the script, to be written into the job file."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="JOB.yaml", help="Write this file instead of SCRIPT.yaml next to the script."),
+        typer.Option(
+            "--out", metavar="JOB.yaml", help="Write the job to this file. Default: SCRIPT.yaml, next to the script."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a first job file for a script, with comments that show other useful keys."""
+    """Write a job file for a script, to begin with. Its comments show other useful keys."""
     from shlex import quote
 
     from spotrun.runs.job_checks import without_checkpoints
@@ -32,7 +35,7 @@ def init(
     require_script(script)
     job = script.with_suffix(".yaml") if out is None else out
     if job.is_dir() or not job.parent.is_dir():
-        raise SpecInvalid(f"{job} is a folder, or its folder does not exist", hint="name a file with --out")
+        raise SpecInvalid(f"{job} is a folder, or its folder does not exist", hint="use --out to name a file")
     if job.parent.resolve() != script.parent.resolve():
         hint = "name a file in the script's folder, because a run uploads only the folder of its job file"
         raise SpecInvalid(f"{job} is not next to {script}", hint=hint)

@@ -23,16 +23,18 @@ EnvOption = Annotated[
 ]
 SpotOption = Annotated[bool, typer.Option("--spot", help="Use spot capacity only.")]
 OnDemandOption = Annotated[bool, typer.Option("--on-demand", help="Use on-demand capacity only.")]
-AutoOption = Annotated[bool, typer.Option("--auto", help="Use spot where possible and on-demand where needed.")]
+AutoOption = Annotated[
+    bool, typer.Option("--auto", help="Use spot instances where possible, and on-demand instances where needed.")
+]
 MaxPriceOption = Annotated[
-    str | None, typer.Option("--max-price", metavar="USD", help="Pay at most this much an hour for an instance.")
+    str | None, typer.Option("--max-price", metavar="USD", help="Pay at most this much per hour for an instance.")
 ]
 MaxDurationOption = Annotated[
-    str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this time, e.g. 8h.")
+    str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this time, like 8h.")
 ]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option("--deadline", metavar="TIME", help="Finish by this time, as cheaply as possible: in 8h, or at 07:00."),
+    typer.Option("--deadline", metavar="TIME", help="Finish by this time, like 8h or 07:00, as cheaply as possible."),
 ]
 NightlyOption = Annotated[
     bool,
@@ -42,7 +44,7 @@ NightlyOption = Annotated[
     ),
 ]
 StartOption = Annotated[
-    Path | None, typer.Option("--init-from", metavar="FILE", help="Begin from this Lightning checkpoint.")
+    Path | None, typer.Option("--init-from", metavar="FILE", help="Begin the training from this Lightning checkpoint.")
 ]
 
 
@@ -66,7 +68,7 @@ def launch(
     start: StartOption = None,
     store: LaunchStoreOption = None,
 ) -> None:
-    """Train a job, or a script without a job file, to its end, on spot capacity where possible."""
+    """Train a job to its end, on spot capacity where possible. A script needs no job file."""
     from spotrun import address
     from spotrun.runs.nightly import attend_tonight
     from spotrun.runs.open_run import default_store
@@ -120,14 +122,14 @@ def _begin(prepared: Prepared, *, another: bool, yes: bool, detach: bool) -> Non
 def _refuse_both(nightly: bool, detach: bool) -> None:
     if nightly and detach:
         raise SpecInvalid(
-            "--nightly cannot be combined with --detach: it runs the runner in this process",
+            "--nightly cannot be combined with --detach, because --nightly runs the runner in this process",
             hint="leave out --detach; cron does not need it",
         )
 
 
 def _policy(spot: bool, on_demand: bool, auto: bool) -> str | None:
     if spot + on_demand + auto > 1:
-        raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="give one of them")
+        raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="use only one of them")
     return "spot" if spot else "on-demand" if on_demand else "auto" if auto else None
 
 
@@ -142,5 +144,5 @@ def _variables(assignments: list[str]) -> dict[str, object]:
     for assignment in assignments:
         if "=" not in assignment.lstrip("="):
             lacks = "name" if assignment.startswith("=") else "value"
-            raise SpecInvalid(f"--env {assignment!r} has no {lacks}", hint="--env NAME=VALUE")
+            raise SpecInvalid(f"--env {assignment!r} has no {lacks}", hint="write it as --env NAME=VALUE")
     return {f"envs.{name}": value for name, _, value in (text.partition("=") for text in assignments)}

@@ -27,19 +27,21 @@ FOLLOW_EVERY_S = 1.0
 def logs(
     run: RunArgument,
     store: StoreOption = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the run ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new output as it arrives, until the run ends.")
+    ] = False,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", metavar="N", help="Print only the run's Nth attempt, from 1.")
+        int | None, typer.Option("--attempt", metavar="N", help="Print only the log of attempt N, counted from 1.")
     ] = None,
     member: MemberOption = None,
 ) -> None:
     """
-    Show what the training printed, attempt by attempt.
+    Show the output of the training, in the order of its attempts.
 
-    For a run on several nodes, this is the output of rank 0, or of the node that --member names.
+    For a run on several nodes, this is the output of rank 0, or of the instance that --member names.
 
     The output of each instance begins with a line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==`. If the
-    run's ledger is damaged, the log is shown first, then the error.
+    run's ledger is damaged, the command still shows the output, then reports the damage.
     """
     from spotrun.runs.open_run import open_run
     from spotrun.runs.unreadable import nameless
@@ -66,7 +68,7 @@ def logs(
 
 
 def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName | None:
-    """Return the member whose log to print; None for the logs of all members."""
+    """Return the member whose log is to be printed; None if those of all members are."""
     if attempt is None and member is None:
         return None
     state, _ = run.read_whole_part()
@@ -74,7 +76,7 @@ def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName |
 
 
 def _lead_of(run: OpenRun, state: RunState, attempt: int) -> MemberName:
-    """Return the member with rank 0 in the run's attempt number `attempt`, counted from 1."""
+    """Return the member that had rank 0 in attempt `attempt` of the run, counted from 1."""
     found = {ordinal: number for number, ordinal in state.ordinals().items()}
     if attempt not in found:
         known = f"a number from 1 to {len(found)}" if len(found) > 1 else "--attempt 1, its only one" if found else None
@@ -87,7 +89,7 @@ _CHUNK = re.compile(r"logs/(\d{1,15})(?:\.(\d{1,2}))?/([^/]+)")
 
 
 class _Output:
-    """Prints the chunks of a run's logs as they arrive, one instance after the other, each below its title."""
+    """Prints the chunks of a run's logs as they arrive, instance by instance, each below a title."""
 
     def __init__(self, store: Store, only: MemberName | None = None) -> None:
         """Print the log of member `only`, or, if that is None, of all members that `_shows` selects."""
@@ -100,8 +102,8 @@ class _Output:
 
     def print_new(self, state: RunState | None) -> None:
         """
-        Print new chunks. `state` is the run's state, from which titles get the attempt and the offering. If `state` is
-        None because the ledger is damaged, titles contain only the launch's number.
+        Print the parts of the log that were not printed before. Their titles name the attempt and the offering, which
+        come from the run's `state`. If `state` is None because the ledger is damaged, titles name only the launch.
         """
         keys = (key for key in _keys(self._store, self._prefix) if _CHUNK.fullmatch(key))
         new = (key for key in keys if key not in self.told and self._shows(state, _order(key)[0]))
@@ -115,7 +117,7 @@ class _Output:
 
     def _shows(self, state: RunState | None, name: MemberName) -> bool:
         """
-        Return True if the log of member `name` is shown. Of a gang, only the logs of members that have had rank 0 are
+        Return True if the log of member `name` is shown. For a gang, only the logs of members that had rank 0 are
         shown, because the trainers of the other members print the same, or nothing.
         """
         if self._only is not None or state is None or not state.of_gangs:
@@ -125,7 +127,7 @@ class _Output:
         return any(attempt.names[0] == name for attempt in state.attempts.values())
 
     def _print_title(self, title: str) -> None:
-        """Print the title if it differs from the last one, as `tail -f` does for several files."""
+        """Print the title, unless it was the last title printed. `tail -f` with several files does the same."""
         if title != self._title:
             sys.stdout.write(("\n" if self._in_line else "") + f"==> {title} <==\n")
             self._title = title
@@ -153,8 +155,8 @@ def _title(state: RunState | None, name: MemberName) -> str:
 
 def _print_consoles(run: OpenRun, only: MemberName | None) -> None:
     """
-    Print the console output of all instances, or only of member `only`. An instance's console output covers the time
-    before its agent runs. So if no agent ever ran, there is no other log.
+    Print the console output of all instances, or only of member `only`. It shows what an instance did before its agent
+    ran. If no agent ever ran, there is no other log.
     """
     from spotrun.report.describe import printable
 
@@ -192,7 +194,7 @@ def _text(store: Store, key: str) -> str:
 
 
 def _order(key: str) -> tuple[MemberName, str]:
-    """Return the sort key of a chunk: by launch, then by member, then by the chunk's number."""
+    """Return the key by which chunks are sorted: by launch, then by member, then by number."""
     found = _CHUNK.fullmatch(key)
     assert found is not None
     return MemberName(int(found[1]), int(found[2] or 0)), found[3]

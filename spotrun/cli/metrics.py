@@ -18,20 +18,28 @@ NEWEST = 100
 def metrics(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN...]", help="Only these runs, by id, name or address.", autocompletion=run_names),
+        typer.Argument(
+            metavar="[RUN...]", help="Export only these runs, given by id, name or address.", autocompletion=run_names
+        ),
     ] = None,
     store: StoreOption = None,
     last: Annotated[
-        int, typer.Option("--last", metavar="N", min=1, help="Only the N runs that were started last.")
+        int, typer.Option("--last", metavar="N", min=1, help="Export only the N most recent runs.")
     ] = NEWEST,
     textfile: Annotated[
         Path | None,
-        typer.Option("--textfile", metavar="FILE.prom", help="Write a file for node_exporter's textfile collector."),
+        typer.Option(
+            "--textfile",
+            metavar="FILE.prom",
+            help="Write the metrics to a file, for node_exporter's textfile collector.",
+        ),
     ] = None,
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help="Serve the metrics at http://HOST:PORT/metrics until Ctrl-C."
+            "--listen",
+            metavar="HOST:PORT",
+            help="Serve the metrics at http://HOST:PORT/metrics until you press Ctrl-C.",
         ),
     ] = None,
     within: Annotated[
@@ -39,14 +47,14 @@ def metrics(
         typer.Option(
             "--within",
             metavar="DURATION",
-            help="Read the store for at most this time; with --listen, at most this time for each scrape.",
+            help="Spend at most this much time reading the store. With --listen, the limit applies to each scrape.",
         ),
     ] = "8s",
 ) -> None:
     """
     Export the costs and states of runs to Prometheus.
 
-    The figures are the same as in `spotrun report --json`. Nothing is written to the store.
+    The figures are the same as in `spotrun report --json`. The command never writes to the store.
     """
     from spotrun.runs.open_run import default_store, open_run
     from spotrun.spec.values import read_positive_duration

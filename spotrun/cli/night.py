@@ -13,24 +13,20 @@ if TYPE_CHECKING:
     from spotrun.clouds.nights import Nights
     from spotrun.folder.night import Night
 
-NightArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The name of the night, as `spotrun night ls` shows it.")
-]
+NightArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the night. `spotrun night ls` shows it.")]
 
 
 AtOption = Annotated[
-    str, typer.Option("--at", metavar="TIME", help='When to begin, with the time zone: "22:00 Europe/Berlin".')
+    str, typer.Option("--at", metavar="TIME", help='Time at which to begin, with a time zone: "22:00 Europe/Berlin".')
 ]
 DaysOption = Annotated[
-    str, typer.Option("--days", metavar="DAYS", help="On which days: daily, mon-fri or mon,wed,fri.")
+    str, typer.Option("--days", metavar="DAYS", help="Days on which to begin, like daily, mon-fri or mon,wed,fri.")
 ]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option("--deadline", metavar="DURATION", help="Finish within this time from the beginning, e.g. 8h."),
+    typer.Option("--deadline", metavar="DURATION", help="Finish each night within this time, like 8h."),
 ]
-BudgetOption = Annotated[
-    str | None, typer.Option("--budget", metavar="USD", help="Spend at most this much in a night.")
-]
+BudgetOption = Annotated[str | None, typer.Option("--budget", metavar="USD", help="Spend at most this much per night.")]
 NameOption = Annotated[
     str | None, typer.Option("--name", "-n", metavar="NAME", help="Give the night and its runs this name.")
 ]
@@ -51,11 +47,11 @@ def install(
     yes: YesOption = False,
 ) -> None:
     """
-    Train a job every night from a function in the cloud.
+    Train a job every night, controlled by a function in the cloud.
 
-    The function begins each night as `launch --nightly` would, and looks after the run once a minute until the run has
-    ended. Between nights nothing runs. Your machine can always be off. To change the job, its files or its times,
-    install the night again.
+    Your machine may be off. The function begins each night as `launch --nightly` would, and takes care of the run once
+    a minute until the run has ended. Between nights nothing runs. To change the job, its files or its times, install
+    the night again.
     """
     from spotrun import address
     from spotrun.night.installation import Installation
@@ -79,7 +75,7 @@ def install(
 
 def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
-    List the installed nights: when each is due, how its last run ended, and the cost of its cloud function calls.
+    List the installed nights: when each is due, how its last run ended, and what the calls of its function cost.
     """
     from datetime import UTC, datetime
 
@@ -155,7 +151,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Train a job every night from a function in the cloud.",
+    help="Train a job every night, controlled by a function in the cloud.",
 )
 VERBS: Verbs = {
     "install": (install, 'train.yaml --at "22:00 Europe/Berlin" --days mon-fri --deadline 8h --budget 15 --cloud aws'),

@@ -14,7 +14,7 @@ CloudOption = Annotated[str, typer.Option("--cloud", metavar="[aws|gcp|local]", 
 AcceleratorsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--accelerators", metavar="NAME:COUNT", help="Show only types with exactly these accelerators. Repeatable."
+        "--accelerators", metavar="NAME:COUNT", help="Show only types that have exactly these accelerators. Repeatable."
     ),
 ]
 InstanceTypeOption = Annotated[
@@ -34,14 +34,14 @@ AdvisorOption = Annotated[
     typer.Option(
         "--advisor",
         metavar="FILE|URL",
-        help="AWS: where to read Amazon's spot-advisor-data.json, which lists how often spot instances are taken back. "
-        "A URL is read once a day.",
+        help="AWS only: file or URL of Amazon's spot-advisor-data.json, which lists how often spot instances are "
+        "interrupted. A URL is read once a day.",
     ),
 ]
 SortOption = Annotated[
     Literal["usd", "compute"],
     typer.Option(
-        "--sort", metavar="[usd|compute]", help="Sort by dollars an hour, or by dollars for the same compute."
+        "--sort", metavar="[usd|compute]", help="Sort by price per hour, or by price for the same amount of compute."
     ),
 ]
 
@@ -55,7 +55,7 @@ def offers(
     sort: SortOption = "usd",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what can be rented: current and recent prices, what spot saves, and what your quotas allow."""
+    """Show what can be rented: current and recent prices, the savings of spot, and what your quotas allow."""
     from spotrun.clouds.cloud import RentalFlags
     from spotrun.clouds.registry import cloud_named
     from spotrun.market.wishes import unmet, wishes_by_flags
@@ -83,7 +83,7 @@ def offers(
         for kind in (*wish.instance_types, *absent[:1]):
             if (never := cloud_named(cloud).never_rented(kind)) is not None:
                 reason, hint = never.message, hint if kind in absent else never.suggestion
-        raise SpecInvalid(f"{cloud} has no such instances: {reason}", hint=hint or "try another --region")
+        raise SpecInvalid(f"{cloud} offers no instance that fits: {reason}", hint=hint or "try another --region")
     if as_json:
         print_json(shown.as_json(found, sort))
     else:

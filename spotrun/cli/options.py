@@ -17,7 +17,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="The run's id, its name (the newest run of that name), the beginning of either, or its folder's address.",
+        help="The run's id, its name (of several runs, the newest), a prefix of either, or its folder's address.",
         autocompletion=run_names,
     ),
 ]
@@ -25,8 +25,8 @@ RunArgument = Annotated[
 
 def existing(context: typer.Context, store: str | None) -> str | None:
     """
-    Return the store in which to look for runs. A store named by the flag must exist. A store named by the environment
-    variable need not exist: before the first launch there is no store yet.
+    Return the store of the runs. A store that the flag names must exist. A store that the environment variable names
+    need not exist, because the first launch creates it.
 
     Raises:
         StoreError: the flag names a folder that does not exist.
@@ -46,7 +46,7 @@ StoreOption = Annotated[
         metavar="ADDRESS",
         envvar="SPOTRUN_STORE",
         callback=existing,
-        help="Where to look for runs: a folder, s3://… or gs://….",
+        help="The store of the runs: a folder, s3://… or gs://….",
         show_default="~/.spotrun/runs",
     ),
 ]
@@ -55,14 +55,16 @@ LaunchStoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="ADDRESS",
-        help="Where to keep the run: a folder, s3://… or gs://….",
+        help="The store for the run: a folder, s3://… or gs://….",
         show_default="the job's checkpoint.uri, else SPOTRUN_STORE, else ~/.spotrun/runs",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Leave a runner in the background and return.")]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", "-d", help="Return at once, and leave a runner working in the background.")
+]
 PublishedAsOption = Annotated[
     str,
     typer.Option(
@@ -81,13 +83,13 @@ SpecArgument = Annotated[
 ]
 ScriptArguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the script, instead of the job's."),
+    typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for the script. They replace those in the job."),
 ]
 
 
 def print_json(value: object) -> None:
     """
-    Print a command's result to stdout as JSON. Also record that stdout now contains the result, so that any later error
+    Print a command's result to stdout as JSON. Also record that stdout now contains the result: from then on, an error
     is reported only on stderr.
     """
     import json
@@ -100,7 +102,10 @@ def print_json(value: object) -> None:
 
 @contextmanager
 def progress_bar(*, quiet: bool, doing: str = "simulating") -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on the terminal during long work. Yield a function that takes the amount done and the total."""
+    """
+    Show a progress bar on the terminal. Yield a function that updates the bar, from the amount of work done and the
+    total amount.
+    """
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,7 +1,6 @@
 """
-Formats `--help`: plain lines, a metavar for each value, and an example at the end.
-
-Typer's own format writes a type next to every argument and flag (`<bool>`, `<path>`).
+Formats `--help` as plain lines. Each value has a descriptive name, where Typer writes its type (`<path>`), and each
+verb's help ends with an example.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ Verbs = Mapping[str, tuple[Callable[..., None], str]]
 
 class Verb(TyperCommand):
     """
-    A command of spotrun. Its help names each argument only by the argument's metavar, without the type. The command
-    also accepts flags by their former names.
+    A command of spotrun. Its help names each argument by its metavar, and does not show its type. It also accepts
+    former names of flags.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -48,7 +47,7 @@ class Verb(TyperCommand):
 
 
 def add_verbs(app: typer.Typer, command: str, verbs: Verbs) -> None:
-    """Add the verbs to the group `command`. The group's list shows the first line of each verb's docstring in full."""
+    """Add the verbs to the group `command`. The group's help lists each verb with the first line of its docstring."""
     for name, (function, arguments) in verbs.items():
         assert function.__doc__ is not None
         short = function.__doc__.strip().splitlines()[0]
@@ -58,7 +57,7 @@ def add_verbs(app: typer.Typer, command: str, verbs: Verbs) -> None:
 
 class ListedVerb(NamedTuple):
     """
-    A verb whose module is imported only when the verb is chosen.
+    A verb whose module is imported only when the verb is used.
 
     `short` is the first line of the verb's docstring, for the list of verbs. `arguments` are the arguments in its
     example. If `same_as` names another verb, this verb is an alias of that verb, and is not listed.
@@ -71,7 +70,7 @@ class ListedVerb(NamedTuple):
 
 class VerbGroup(TyperGroup):
     """
-    A group whose verbs are imported when they are chosen, because importing all of them would slow down `--help`.
+    A group whose verbs are imported only when they are used, because importing all of them would slow down `--help`.
 
     Each verb is a function in a file of `spotrun/cli`; function and file have the verb's name. If the file defines
     `app`, the verb is a group of further verbs.
@@ -101,7 +100,7 @@ class VerbGroup(TyperGroup):
 
 
 class _ImportedWhenChosen(UserDict[str, Any]):
-    """Maps names to commands. A command is imported when it is looked up."""
+    """Maps names to commands. Reading a command from this map imports it."""
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]

@@ -25,22 +25,25 @@ DeadlineOption = Annotated[
 BudgetOption = Annotated[str | None, typer.Option("--budget", metavar="USD", help="Use this budget.")]
 WorkOption = Annotated[
     str | None,
-    typer.Option("--work", metavar="DURATION", help="How long the training takes without interruptions: 3h."),
+    typer.Option("--work", metavar="DURATION", help="Duration of the training without interruptions, like 3h."),
 ]
 TracesOption = Annotated[
     Path | None,
-    typer.Option("--traces", metavar="PATH", help="Use a recorded market, in a format that `spotrun simulate` reads."),
+    typer.Option(
+        "--traces", metavar="PATH", help="Simulate on a recorded market, in a format that `spotrun simulate` reads."
+    ),
 ]
 PriceHistoryOption = Annotated[
     bool,
     typer.Option(
-        "--price-history", help="Let prices change as in the last 90 days on AWS, or in the last year on Google Cloud."
+        "--price-history",
+        help="Simulate with real prices: of the last 90 days on AWS, of the last year on Google Cloud.",
     ),
 ]
 LifetimesOption = Annotated[
-    int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="How many times to simulate each strategy.")
+    int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="Number of times to simulate each strategy.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of the simulated markets.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed for the simulated markets.")]
 HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the forecast as one HTML file.")]
 
 
@@ -59,7 +62,7 @@ def plan(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forecast what a job will cost and when it will be done. Nothing is rented."""
+    """Forecast what a job will cost and when it will end. Nothing is rented."""
     with needs_extra("plan", "a forecast"):
         from spotrun.forecast.planning import planned
     from spotrun.forecast import report as shown

@@ -15,19 +15,22 @@ from spotrun.runs.flags import read_flag
 
 def prune(
     older: Annotated[
-        str, typer.Option("--older", metavar="DURATION", help="Only runs that ended longer ago than this: 30d.")
+        str,
+        typer.Option(
+            "--older", metavar="DURATION", help="Delete only runs that ended at least this long ago, like 30d."
+        ),
     ],
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Only runs of this name.", autocompletion=run_names)
+        str | None, typer.Argument(metavar="[NAME]", help="Delete only runs of this name.", autocompletion=run_names)
     ] = None,
     store: StoreOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:
     """
-    Delete the folders of runs that ended a while ago, as `rm` does.
+    Delete the folders of old runs, as `spotrun rm` does for single runs.
 
-    `spotrun checkpoints prune RUN` keeps a run, and deletes only checkpoints.
+    To keep a run and delete only some of its checkpoints, use `spotrun checkpoints prune RUN`.
     """
     from spotrun.address import DEFAULT_STORE
     from spotrun.report.folding import say
@@ -39,7 +42,7 @@ def prune(
     runs, unreadable = look_in(store or DEFAULT_STORE)
     named = [run for run in runs if name in (None, run.created.name, run.id)]
     if name is not None and not named:
-        raise RunNotFound(f"no run is called {name} in {store or DEFAULT_STORE}", hint="see `spotrun status`")
+        raise RunNotFound(f"{store or DEFAULT_STORE} has no run called {name}", hint="see `spotrun status`")
     kept = [f"{each.name}: {each.error.message}" for each in unreadable if name is None]
     found = []
     for run in sorted(named, key=lambda run: run.created.clock_epoch):

@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 class StoredRuns(NamedTuple):
     """
-    The runs of a store. `runs` maps the uid of each readable run to the run. A folder that cannot be read may be a
-    run's folder too, but the run's uid is then unknown. So `unreadable` contains every word that could be the uid of
-    such a folder's run. If an instance is tagged with one of these words as its run's uid, it counts as an instance of
-    a run in this store.
+    The runs of a store. `runs` maps the uid of each readable run to the run. A folder that cannot be read may also be
+    the folder of a run, whose uid is then unknown. So `unreadable` contains every word of such folders that could be a
+    uid. An instance whose tag has one of these words as its run's uid counts as an instance of a run in this store.
     """
 
     runs: dict[str, OpenRun]
@@ -58,7 +57,7 @@ def reap(
         typer.Option(
             "--region",
             metavar="REGION",
-            help="AWS: region to search. Repeatable. On Google Cloud, all regions are searched.",
+            help="Region to search on AWS. Repeatable. On Google Cloud, all regions are searched.",
             show_default="us-east-1",
         ),
     ] = None,
@@ -67,18 +66,18 @@ def reap(
         typer.Option(
             "--run",
             metavar="UID",
-            help="End this run's instances, even if the store lacks the run or cannot be read.",
+            help="End this run's instances, even if the run is not in the store or the store cannot be read.",
         ),
     ] = None,
 ) -> None:
     """
     Find and end instances that no run needs any more.
 
-    If an instance's run is not in the store, another store may have the run. Such an instance is only listed. If the
-    run's folder is lost or damaged, end its instances with --run.
+    If an instance's run is not in the store, the instance is only listed, because the run may be in another store. If
+    the run's folder is lost or damaged, end its instances with --run.
 
-    This also removes what ended runs leave in a cloud: roles on AWS, service accounts and disks on Google Cloud, and
-    the remains of an interrupted `spotrun doctor`. If a region does not answer, the others are searched all the same.
+    Also removes what ended runs leave in a cloud: roles on AWS, service accounts and disks on Google Cloud, and what an
+    interrupted `spotrun doctor` has left. If a region does not answer, the other regions are still searched.
     """
     from spotrun.address import DEFAULT_STORE
     from spotrun.clouds.registry import cloud_named
@@ -102,7 +101,7 @@ def reap(
 
 
 def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
-    """Return all listed instances; and the error of the first region that did not answer, or None."""
+    """Return all listed instances, and the error of the first region that did not answer (None if all answered)."""
     unseen = None
     try:
         found = driver.instances()
@@ -126,11 +125,14 @@ def _end_lost(
 ) -> None:
     """
     Raises:
-        SpecInvalid: the run is in the store and can be read.
+        SpecInvalid: the run is not lost: it is in the store and can be read.
         RunNotFound: the cloud lists no instance of the run, or only ended ones.
     """
     if run_uid in known.runs:
-        raise SpecInvalid(f"--run: the run {run_uid} is in the store", hint=f"end it with `spotrun down {run_uid}`")
+        raise SpecInvalid(
+            f"--run is for lost runs, and the run {run_uid} is in the store",
+            hint=f"end it with `spotrun down {run_uid}`",
+        )
     living = [each for each in found if each.alive and each.run_uid == run_uid]
     if not living:
         raise RunNotFound(
@@ -151,8 +153,8 @@ def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bo
 
 def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
     """
-    Print the instances that have not ended and whose runs cannot be read in this store: the run may be in another
-    store, its folder may have been moved or deleted, or it may be damaged.
+    Print the instances that have not ended and whose runs cannot be read in this store. Such a run may be damaged or in
+    another store, or its folder may have been moved or deleted.
     """
     others = [each for each in found if each.alive]
     unread = [each for each in others if each.run_uid not in runs().runs and runs().has(each.run_uid)]
@@ -180,9 +182,7 @@ def _named(instance: Instance) -> str:
 
 
 def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
-    """
-    End an instance and remove its guard. Print a failure and return False, so that the other instances are still ended.
-    """
+    """End an instance and remove its guard. If the instance cannot be ended, print the reason and return False."""
     from spotrun.clouds.guards import guard_token
 
     try:
@@ -199,8 +199,9 @@ def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
 
 def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     """
-    Return True if the run still needs the instance. A run that cannot be found or read keeps its instances, because it
-    may still be training. An instance that has powered itself off is never started again, so it is not needed.
+    Return True if the run still needs the instance. If the run or its ledger cannot be read, the instance counts as
+    needed, because the run may still be training. An instance that has powered itself off is never needed: no run
+    starts it again.
     """
     from spotrun.run.gang import MemberName
 
@@ -221,11 +222,11 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     return state.launches[name.launch].closed is None and member.condemned is None and member.released is None
 
 
-# -- what instances have left ------------------------------------------------------------------------------------------
+# -- disks that instances have left ------------------------------------------------------------------------------------
 
 
 def _remove_leftovers(leftovers: Leftovers, runs: Runs, yes: bool) -> None:
-    """Remove the leftovers of runs that are over, and print the leftovers of other runs."""
+    """Print all leftovers of runs, and remove those of runs that have ended."""
     from spotrun.runs.asking import confirm
 
     found = leftovers.found()
@@ -246,13 +247,13 @@ def _is_of_the_past(run: OpenRun | None, leftover: Leftover) -> bool:
     return run is not None and _is_over(run, leftover.what)
 
 
-# -- identities ------------------------------------------------------------------------------------------------------
+# -- identities of runs ----------------------------------------------------------------------------------------------
 
 
 def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
     """
-    Remove the cloud identities (IAM roles or service accounts) of runs that are over, and identities that an
-    interrupted `spotrun doctor` has left behind.
+    Remove the cloud identities (IAM roles or service accounts) of runs that have ended, and those that an interrupted
+    `spotrun doctor` has left behind.
     """
     from spotrun.clock import system_clock
     from spotrun.clouds.identities import is_left_trial
@@ -273,7 +274,7 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
 
 
 def _is_removed(identities: Identities, uid: str, what: str) -> bool:
-    """Remove an identity. Print a failure and return False, so that other identities are still removed."""
+    """Remove an identity. If that fails, print the reason and return False."""
     try:
         identities.remove(uid)
     except CloudError as error:
@@ -284,8 +285,8 @@ def _is_removed(identities: Identities, uid: str, what: str) -> bool:
 
 def _identified(identities: Identities) -> list[str]:
     """
-    Return the uids of runs that have a cloud identity. If the account does not allow listing identities, print that and
-    return no uids.
+    Return the uids of runs that have a cloud identity. If the identities cannot be listed, print the reason and return
+    no uids.
     """
     try:
         return identities.runs()
@@ -296,10 +297,10 @@ def _identified(identities: Identities) -> list[str]:
 
 def _is_over(run: OpenRun, what: str) -> bool:
     """
-    Return True if the run and all its instances, in all its regions, have ended. The caller then removes the resource
-    of the run that `what` describes.
+    Return True if the run and all its instances, in all its regions, have ended. `what` describes a resource of the
+    run, which the caller then removes.
 
-    If the run cannot be read, or is still being created, return False: the run may still need the resource.
+    If the run cannot be read, or is still being created, return False, because it may still need the resource.
     """
     try:
         state = run.ledger.refresh()

@@ -22,11 +22,11 @@ def report(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per epoch.")] = False,
     fail_if: Annotated[
         str | None,
-        typer.Option("--fail-if", metavar="CONDITION", help="Exit with 10 if this is true: 'usd_per_epoch > 0.42'."),
+        typer.Option("--fail-if", metavar="CONDITION", help="Exit with 10 if true, like 'usd_per_epoch > 0.42'."),
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option("--metric", metavar="NAME", help="With --html: draw this metric, like val_loss, over dollars."),
+        typer.Option("--metric", metavar="NAME", help="With --html: plot this metric, like val_loss, against dollars."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")
@@ -49,7 +49,7 @@ def report(
     only_one(json=as_json, csv=csv)
     if metric is not None and html is None:
         raise SpecInvalid(
-            "--metric has an effect only on the HTML report", hint=f"--html report.html --metric {metric}"
+            "--metric has an effect only on the HTML report", hint=f"use --html report.html --metric {metric}"
         )
     if (sweep := sweep_named(run, store)) is not None:
         _refuse_of_sweeps(sweep, {"--csv": csv, "--fail-if": fail_if is not None, "--html": html is not None})
@@ -79,11 +79,12 @@ def report(
 def _refuse_of_sweeps(sweep: NamedSweep, given: dict[str, bool]) -> None:
     """
     Raises:
-        SpecInvalid: a flag is given that only works for the report of a run.
+        SpecInvalid: a flag is given that works only for a run, not for a sweep.
     """
     for flag in (flag for flag, is_given in given.items() if is_given):
         raise SpecInvalid(
-            f"{flag} is for a run, and {sweep.record.name} is a sweep", hint=f"name a trial: {sweep.record.run_name(1)}"
+            f"{flag} works only for a run, and {sweep.record.name} is a sweep",
+            hint=f"name one of its trials, such as {sweep.record.run_name(1)}",
         )
 
 

@@ -22,9 +22,9 @@ def resume(
 
     The run trains the code that was uploaded at its launch. To train code that has changed, launch again.
 
-    If the run was launched on another machine, the command asks once before it carries the run on.
+    If the run was launched on another machine, the command first asks for confirmation, once per machine.
 
-    If the run is complete, the command makes sure that all instances have ended and that the bill is final.
+    If the run is complete, the command only makes sure that all instances have ended and that the bill is final.
     """
     from spotrun.account.summary import summarise
     from spotrun.folder.attendance import other_runner, process_of
@@ -42,7 +42,7 @@ def resume(
     if opened.created.is_bench:
         raise SpecInvalid(
             f"{opened.id} is a measurement of a `spotrun bench` that has ended",
-            hint=f"`spotrun down {opened.typed}` makes sure that its instance has ended; repeat the bench to measure",
+            hint=f"to repeat it, run the bench again; `spotrun down {opened.typed}` ends any instance that it has left",
         )
     require_known(opened, yes)
 

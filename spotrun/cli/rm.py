@@ -13,7 +13,7 @@ from spotrun.runs.completion import run_names
 def rm(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Runs that have ended, by id or name.", autocompletion=run_names),
+        typer.Argument(metavar="RUN...", help="Ids or names of runs that have ended.", autocompletion=run_names),
     ],
     store: StoreOption = None,
     dry_run: DryRunOption = False,
@@ -22,8 +22,8 @@ def rm(
     """
     Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.
 
-    Also deletes the disks that the runs' instances left on this machine, and lists what remains in the runs' clouds. A
-    run that has not ended, or may still have an instance, is not deleted.
+    Also deletes the disks that the runs' instances left on this machine, and lists the resources that the runs leave in
+    their clouds. A run that has not ended, or may still have an instance, is not deleted.
     """
     from spotrun.runs.open_run import open_run
     from spotrun.runs.removing import removable, remove_all

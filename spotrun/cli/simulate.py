@@ -15,27 +15,32 @@ from spotrun.runs.flags import known_word, only_one, read_flag
 STRATEGIES_SHOWN = ["ours", "greedy", "uniform_progress", "on_demand_only", "spot_only"]
 
 
-TracesOption = Annotated[
-    Path, typer.Option("--traces", metavar="PATH", help="Recorded markets: a folder, or one file.")
-]
+TracesOption = Annotated[Path, typer.Option("--traces", metavar="PATH", help="Folder or file with recorded markets.")]
 StrategyOption = Annotated[
     list[str] | None,
     typer.Option(
         "--strategy",
         metavar="NAME",
-        help="Study only this strategy. `optimum` is the best strategy in hindsight. Repeatable.",
+        help="Simulate only this strategy. `optimum` is the best one in hindsight. Repeat to simulate several.",
     ),
 ]
-WorkOption = Annotated[list[str], typer.Option("--work", metavar="DURATION", help="How long a job trains. Repeatable.")]
+WorkOption = Annotated[
+    list[str], typer.Option("--work", metavar="DURATION", help="Training time of the job. Repeat to simulate several.")
+]
 DeadlineOption = Annotated[
-    list[str], typer.Option("--deadline", metavar="DURATION", help="How long a job may take. Repeatable.")
+    list[str],
+    typer.Option(
+        "--deadline", metavar="DURATION", help="Time within which the job must end. Repeat to simulate several."
+    ),
 ]
 ChangeoverOption = Annotated[
     list[str],
-    typer.Option("--changeover", metavar="DURATION", help="How long a start on a new instance takes. Repeatable."),
+    typer.Option(
+        "--changeover", metavar="DURATION", help="Time to start on a new instance. Repeat to simulate several."
+    ),
 ]
 OnDemandOption = Annotated[
-    float, typer.Option("--on-demand", metavar="USD", min=0.01, help="What an hour costs on demand.")
+    float, typer.Option("--on-demand", metavar="USD", min=0.01, help="On-demand price of an hour.")
 ]
 PriceRatioOption = Annotated[
     float,
@@ -43,7 +48,7 @@ PriceRatioOption = Annotated[
         "--price-ratio",
         metavar="RATIO",
         min=1.0,
-        help="On-demand price divided by spot price, if the record has no prices.",
+        help="On-demand price divided by spot price. Used if the recorded market has no prices.",
     ),
 ]
 NodesOption = Annotated[
@@ -52,13 +57,14 @@ NodesOption = Annotated[
         "--nodes",
         metavar="N",
         min=1,
-        help="How many instances a job needs at once. Needs a record that says how many instances were available.",
+        help="Number of instances that a job needs. If it is above 1, the recorded market must say how many instances "
+        "were available.",
     ),
 ]
 StartsOption = Annotated[
-    int, typer.Option("--starts", metavar="N", min=1, max=1000, help="How many jobs to start in each window.")
+    int, typer.Option("--starts", metavar="N", min=1, max=1000, help="Number of jobs to start in each window.")
 ]
-EveryOption = Annotated[int, typer.Option("--every", metavar="N", min=1, help="Study only every Nth window.")]
+EveryOption = Annotated[int, typer.Option("--every", metavar="N", min=1, help="Simulate only every Nth window.")]
 AsCsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 
 
@@ -77,7 +83,7 @@ def simulate(
     as_csv: AsCsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare strategies on recorded markets: what they cost, and how often they miss the deadline."""
+    """Compare on recorded markets what strategies cost, and how often they miss the deadline."""
     with needs_extra("plan", "a simulation"):
         from spotrun.forecast.study import Options, records_in, study
         from spotrun.forecast.traces import AVAILABLE
@@ -93,7 +99,7 @@ def simulate(
     )
     if max(deadlines) < min(works) + min(changeovers):
         raise SpecInvalid(
-            "every --deadline is too short for the --work and one --changeover", hint="give a later --deadline"
+            "no --deadline leaves enough time for the --work and one --changeover", hint="give a longer --deadline"
         )
     options = Options(
         strategies=tuple(known_word("--strategy", each, _strategies()) for each in strategy or STRATEGIES_SHOWN),
@@ -130,7 +136,7 @@ def require_finite(flag: str, number: float) -> None:
         SpecInvalid: `number` is `nan` or `inf`, which Typer accepts as numbers.
     """
     if not isfinite(number):
-        raise SpecInvalid(f"{flag}: {number} is not a number", hint=f"write it like {flag} 3.06")
+        raise SpecInvalid(f"{flag}: {number} is not a finite number", hint=f"write it like {flag} 3.06")
 
 
 def seconds_of(flag: str, durations: list[str]) -> tuple[float, ...]:

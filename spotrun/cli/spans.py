@@ -19,7 +19,7 @@ def spans(
             "--endpoint",
             metavar="URL",
             envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
-            help="Send to this OpenTelemetry collector, with OTLP over HTTP.",
+            help="OpenTelemetry collector that receives the spans by OTLP over HTTP.",
             show_default="http://localhost:4318",
         ),
     ] = None,
@@ -27,7 +27,8 @@ def spans(
     """
     Send the history of a run to OpenTelemetry, as spans with the times in its ledger.
 
-    For a run that has not ended, only spans that have ended are sent. A repeated command sends the same spans again.
+    For a run that has not ended, only spans that have ended are sent. A second call of the command sends the same spans
+    again.
     """
     from spotrun.metrics.spans import stretches
     from spotrun.runs.open_run import open_run
@@ -39,7 +40,9 @@ def spans(
         from spotrun.metrics.telemetry import send
     address = endpoint or "http://localhost:4318"
     if not address.startswith(("http://", "https://")):
-        raise SpecInvalid(f"--endpoint: {address!r} is not an address", hint="--endpoint http://localhost:4318")
+        raise SpecInvalid(
+            f"--endpoint: {address!r} does not begin with http:// or https://", hint="--endpoint http://localhost:4318"
+        )
     opened = open_run(run, store)
     exporter = OTLPSpanExporter(endpoint=f"{address.rstrip('/')}/v1/traces")
     sent = send(opened.created.uid, stretches(opened.ledger.refresh()), exporter)

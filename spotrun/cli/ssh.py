@@ -34,7 +34,9 @@ def ssh(
     lead: Annotated[
         list[str] | None,
         typer.Option(
-            "-L", metavar="HERE:THERE", help="Forward a port of your machine to a port of the instance: 8889:8888."
+            "-L",
+            metavar="HERE:THERE",
+            help="Forward port HERE of your machine to port THERE of the instance, like 8889:8888.",
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the command instead of running it.")] = False,
@@ -42,12 +44,12 @@ def ssh(
     """
     Open a shell on the instance where a run trains.
 
-    For a run on several nodes, this is the instance of rank 0, or of the node that --member names.
+    For a run on several nodes, this is the instance of rank 0, or the one that --member names.
 
     The connection uses Session Manager on AWS, and Identity-Aware Proxy on Google Cloud. Neither needs an open port.
 
     -L forwards a port of your machine to a port of the instance, for example to a notebook. It can be repeated. With
-    -L, the command also opens a shell on Google Cloud, but not on AWS.
+    -L, AWS only forwards the ports; Google Cloud also opens a shell.
     """
     from spotrun.runs.open_run import open_run
 
@@ -70,7 +72,7 @@ def ssh(
 def forwards_of(texts: Sequence[str]) -> list[Forward]:
     """
     Raises:
-        SpecInvalid: a text is not two ports, or a port of this machine is given twice.
+        SpecInvalid: a text is not a pair of ports, or a port of this machine is given twice.
     """
     from spotrun.clouds.cloud import Forward
 
@@ -79,7 +81,7 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
         ports = [int(part) for part in text.split(":") if re.fullmatch(r"\d{1,5}", part, re.ASCII)]
         if text.count(":") != 1 or len(ports) != 2 or not all(1 <= port <= PORT_MAX for port in ports):
             hint = "-L 8889:8888 forwards port 8889 of this machine to port 8888 of the instance"
-            raise SpecInvalid(f"-L: {text!r} is not HERE:THERE, two ports from 1 to {PORT_MAX}", hint=hint)
+            raise SpecInvalid(f"-L: {text!r} is not a pair of ports HERE:THERE, each from 1 to {PORT_MAX}", hint=hint)
         found.append(Forward(*ports))
         if sum(one.here == ports[0] for one in found) > 1:
             raise SpecInvalid(
@@ -94,7 +96,7 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     ended.
 
     Raises:
-        CloudError: all instances of the run have ended, or `instance_id` has ended or is not one of them.
+        CloudError: all instances of the run have ended; or the run has no instance `instance_id`, or it has ended.
     """
     living = sorted(
         (each for each in run.driver.instances(run.created.uid, must_see=()) if each.alive),
@@ -118,7 +120,7 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
 
 def become(shell: Shell) -> None:
     """
-    Replace this process by the shell. Does not return.
+    Replace this process with the shell. Never returns.
 
     Raises:
         NotInstalled: a program that the shell needs is not installed on this machine.

@@ -47,14 +47,14 @@ def status(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Only runs whose name or id begins with this, or the runs of this sweep.",
+            help="List only runs whose name or id begins with this, or the runs of the sweep of this name.",
             autocompletion=run_names,
         ),
     ] = None,
     store: StoreOption = None,
-    still_open: Annotated[bool, typer.Option("--open", help="Only runs that have not ended.")] = False,
+    still_open: Annotated[bool, typer.Option("--open", help="List only runs that have not ended.")] = False,
     last: Annotated[
-        int | None, typer.Option("--last", metavar="N", min=1, help="Only the N runs that were started last.")
+        int | None, typer.Option("--last", metavar="N", min=1, help="List only the N most recent runs.")
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Keep the list up to date until all runs have ended.")
@@ -98,7 +98,7 @@ def status(
 
 
 def _named(runs: list[OpenRun], name: str | None) -> list[OpenRun]:
-    """Return the runs with exactly this name or id; if there are none, the runs whose name or id begins with it."""
+    """Return the runs with exactly this name or id or, if there are none, those whose name or id begins with it."""
     exactly = [run for run in runs if name in (None, run.id, run.created.name, run.created.uid)]
     return exactly or [run for run in runs if name and name in (run.id[: len(name)], run.created.uid[: len(name)])]
 
@@ -122,8 +122,8 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
     """
-    Raise an error if one of the listed runs has a damaged ledger, or a folder that was copied from another run's, so
-    that the command's exit code shows this.
+    Raise an error, for the command's exit code, if one of the listed runs has a damaged ledger, or if its folder is a
+    copy of another run's folder.
     """
     from spotrun.units import count_of
 
@@ -161,8 +161,8 @@ def _row(run: OpenRun) -> dict[str, Any]:
 
 def _facts(run: OpenRun) -> dict[str, Any]:
     """
-    Return a run's values for the list. Reading the ledger takes a while, so the values of an ended run come from the
-    run's final status, if a runner has written one.
+    Return a run's values for the list. Reading a ledger is slow, so for an ended run the values come from its final
+    status, if a runner has written one.
     """
     from spotrun.folder.final_status import final_status, read_final_status
     from spotrun.store.retrying import persist
@@ -246,7 +246,7 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
 
 
 def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
-    """Return the budget forecast with the keys of `--json`. Epochs count from 1."""
+    """Return the budget forecast as part of the JSON output. Epochs count from 1."""
     if budget is None:
         return dict.fromkeys(("budget_usd", "budget_passed_at", "budget_passed_in_epoch", "budget_needed_usd"))
     return {
@@ -259,8 +259,7 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 def _blind(run: OpenRun) -> Blindness | None:
     """
-    Return the time at which the cloud stopped answering the run's runner, and the reason. Return None if the cloud
-    answers.
+    Say since when and why the cloud has not answered the run's runner. Return None if the cloud answers.
     """
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 
@@ -278,8 +277,8 @@ def _told_blind(run: OpenRun, found: Blindness) -> str:
 
 def _next(run: OpenRun, state: RunState, *, attended: bool) -> str | None:
     """
-    Return the next decision about the run as text. Return None if the run has ended, or if its job was written for
-    another version of spotrun and cannot be read.
+    Return a description of the next decision about the run. Return None if the run has ended, or if its job was written
+    for another version of spotrun and cannot be read.
     """
     from spotrun.folder.store_capacity import shortage
     from spotrun.report.next_decision import left_undone, next_decision
@@ -317,9 +316,7 @@ def _unreadable_facts(error: SpotrunError) -> dict[str, Any]:
 
 
 def _attended(run: OpenRun) -> bool | None:
-    """
-    Return True if a runner takes care of the run, False if no runner takes care of it, and None if the run has ended.
-    """
+    """Return True if a runner takes care of the run, False if none does, and None if the run has ended."""
     from spotrun.runs.open_run import attended
 
     return None if run.ledger.state.terminal is not None else attended(run)

@@ -9,10 +9,10 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     """
     Commit a last checkpoint, then end a run.
 
-    A job that is a command without checkpoints gets SIGTERM instead, and has 30 s to end. If the store is full, no last
+    If the job is a command without checkpoints, it gets SIGTERM instead, and 30 s to end. If the store is full, no last
     checkpoint is saved. `spotrun resume` continues the run.
 
-    If RUN is the name of a sweep, all of the sweep's runs stop, and no further trial begins.
+    If RUN is the name of a sweep, all of its runs stop, and no further trial begins.
     """
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
     from spotrun.report.tables import plain

@@ -19,35 +19,40 @@ from spotrun.errors import needs_extra
 
 GridOption = Annotated[
     list[str] | None,
-    typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and its values: lr=1e-3,3e-4. Repeatable."),
+    typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and its values, like lr=1e-3,3e-4. Repeatable."),
 ]
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trials together.")
 ]
 DeadlineOption = Annotated[
-    str | None, typer.Option("--deadline", metavar="TIME", help="When all trials have to be done: in 24h, or at 07:00.")
+    str | None,
+    typer.Option("--deadline", metavar="TIME", help="Time by which all trials must be done, like 24h or 07:00."),
 ]
 SampleOption = Annotated[
-    int | None, typer.Option("--sample", metavar="N", min=1, help="Try only N random combinations of the values.")
+    int | None,
+    typer.Option("--sample", metavar="N", min=1, help="Try only N combinations of the values, chosen at random."),
 ]
 ReductionFactorOption = Annotated[
     float,
     typer.Option("--reduction-factor", metavar="N", help="Keep one trial in N at each comparison; 0 keeps all trials."),
 ]
 MaxParallelOption = Annotated[
-    int, typer.Option("--max-parallel", metavar="N", min=1, max=64, help="Run at most this many trials at once.")
+    int,
+    typer.Option("--max-parallel", metavar="N", min=1, max=64, help="Run at most this many trials at the same time."),
 ]
 MetricOption = Annotated[
     str | None,
     typer.Option(
         "--metric",
         metavar="NAME",
-        help="Compare trials by this metric, which the script logs. Default: the metric of keep_best, else a loss.",
+        help="Compare trials by this metric, which the script logs. Default: the metric of keep_best, or else a loss.",
     ),
 ]
 ModeOption = Annotated[
     str | None,
-    typer.Option("--mode", metavar="[min|max]", help="Whether a small or a large value of the metric is good."),
+    typer.Option(
+        "--mode", metavar="[min|max]", help="min if a smaller value of the metric is better, max if a larger one is."
+    ),
 ]
 GraceEpochsOption = Annotated[
     int | None,
@@ -61,10 +66,10 @@ GraceEpochsOption = Annotated[
 ResumeStoppedOption = Annotated[
     bool,
     typer.Option(
-        "--resume-stopped", help="At the end, spend what is left of the budget on the best of the stopped trials."
+        "--resume-stopped", help="At the end, use the remaining budget to continue the best of the stopped trials."
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of the random order of trials.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed for the random order of the trials.")]
 NameOption = Annotated[
     str | None,
     typer.Option(
@@ -102,7 +107,7 @@ def sweep(
     Train a job with many values of its parameters, under one budget and one deadline; the worst trials stop early.
 
     Each trial is an ordinary run, NAME-1, NAME-2 and so on. To carry on a sweep that was stopped or lost its process,
-    repeat the same command. If the sweep is over, the command shows the report.
+    repeat the same command. If the sweep has ended, the command shows its report.
 
     A parameter becomes an argument of the script. If the job's envs have a variable with the parameter's name, the
     parameter sets that variable instead.

@@ -9,8 +9,8 @@ def tick(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     """
     Do one round of a runner's work for a run, then return.
 
-    Let cron call this command, every two minutes for most runs. A run that was launched on another machine needs --yes
-    once.
+    Let cron call this command; every two minutes suits most runs. If the run was launched on another machine, the first
+    call on this machine needs --yes.
     """
     from spotrun.account.outcome import status_word
     from spotrun.report.tables import plain

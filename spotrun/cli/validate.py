@@ -20,23 +20,23 @@ def validate(
     spec_path: Annotated[
         Path | None, typer.Argument(metavar="[JOB.yaml|SCRIPT.py]", help="A job file, or a script.")
     ] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a job file, for editors.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of job files, for editors.")] = False,
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="sky", help="Read a SkyPilot file: show what each key becomes, or what to write instead."
+            "--from", metavar="sky", help="Read a SkyPilot file: show each key's translation, or what to write instead."
         ),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job next to SkyPilot's file."),
+        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job here, next to SkyPilot's file."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
-    Check a job and show every mistake, with its line and how to fix it.
+    Check a job file. Show the line of each mistake, and how to fix it.
 
-    This command calls no cloud. `spotrun launch --dry-run` shows whether a cloud has the resources.
+    This command does not call the cloud. `spotrun launch --dry-run` shows whether the cloud has the resources.
     """
     from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import say
@@ -91,8 +91,8 @@ def _say_what_was_not_asked(spec: RunSpec) -> None:
 
 def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> tuple[RunSpec, bool]:
     """
-    Show the result for each key of a SkyPilot file, and write the job if `write` names a file. Return the job, and True
-    if the file names a cloud.
+    Translate a SkyPilot file into a job, and show for each key what became of it. If `write` is given, write the job to
+    that file. Return the job, and True if the SkyPilot file names a cloud.
 
     Raises:
         SpecInvalid: a key cannot be translated, or the job cannot be written to `write`.
@@ -139,9 +139,9 @@ def _show(reading: Reading) -> None:
 
 def _require_room(path: Path, write: Path) -> None:
     if str(write) == "-":
-        raise SpecInvalid("--write names a file", hint="`--json` prints the job with its rows")
+        raise SpecInvalid("--write needs a file name, not -", hint="`--json` prints the job")
     if write.is_dir() or write.parent.resolve() != path.parent.resolve():
         hint = "name a file in the folder of SkyPilot's file: a run uploads the folder of its job"
-        raise SpecInvalid(f"--write: {write} is not next to {path}", hint=hint)
+        raise SpecInvalid(f"--write: {write} is not next to {path}, in the same folder", hint=hint)
     if write.exists():
         raise SpecInvalid(f"--write: {write} exists already", hint="name another file")

@@ -17,15 +17,21 @@ KILLS = 4
 KillsOption = Annotated[
     int | None,
     typer.Option(
-        "--kills", metavar="N", min=1, help="How many times to kill the training, at random steps.", show_default="4"
+        "--kills",
+        metavar="N",
+        min=1,
+        help="Number of times to kill the training, each time at a random step.",
+        show_default="4",
     ),
 ]
-AtOption = Annotated[str | None, typer.Option("--at", metavar="STEP,...", help="Kill after exactly these steps.")]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="The seed of the random steps.")]
-WithinOption = Annotated[
-    str, typer.Option("--within", metavar="DURATION", help="End a training that takes longer than this.")
+AtOption = Annotated[
+    str | None, typer.Option("--at", metavar="STEP,...", help="Kill the training after exactly these steps.")
 ]
-KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the runs, logs and traces.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for the choice of the random steps.")]
+WithinOption = Annotated[
+    str, typer.Option("--within", metavar="DURATION", help="End each of the trainings after this time.")
+]
+KeepOption = Annotated[bool, typer.Option("--keep", help="Do not delete the runs, logs and traces at the end.")]
 
 
 def verify_resume(
@@ -42,8 +48,8 @@ def verify_resume(
     Check that a resumed training ends with the same bits as an undisturbed one.
 
     Trains the script twice on this machine, once with kills, and compares the two trainings. If all steps are the same,
-    but a metric, an object or a file differs, it trains a third time, without kills. Differences that also occur
-    between the two trainings without kills do not count. Exits with 9 if any other difference remains.
+    but a metric, an object or a file differs, trains the script a third time, without kills. A difference does not
+    count if the two trainings without kills differ there, too. Exits with 9 if another difference remains.
 
     Epochs, batches and steps count from 1, in JSON too.
 
@@ -90,5 +96,5 @@ def _steps(text: str | None) -> tuple[int, ...]:
         return ()
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) for word in words):
-        raise SpecInvalid(f"--at {text!r} is not a list of steps, which count from 1", hint="--at 12,40")
+        raise SpecInvalid(f"--at {text!r} is not a list of steps, which count from 1", hint="write it like --at 12,40")
     return tuple(map(int, words))

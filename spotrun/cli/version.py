@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def version() -> None:
-    """Show the version, the commit if it is known, and which extras are installed."""
+    """Show the version, its git commit if known, and the installed extras."""
     from spotrun.runs.installed import told
 
     print(told())

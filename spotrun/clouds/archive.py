@@ -1,9 +1,9 @@
 """
 Builds the archive of a cloud function: spotrun and the packages that it needs there, without PyTorch.
 
-The archive contains the packages that are installed on this machine, so the function runs code that was tested. An
-installed package may have been built for a newer Linux than the one on which the function runs. In that case pip
-fetches another build of the same version, and spotrun's lock file has to list the digest of that build.
+The archive contains the same versions of the packages that are installed on this machine. If an installed package was
+built for a newer Linux than the function's, pip fetches another build of the same version. spotrun's lock file has to
+list the digest of that build.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def _whatever(_: str) -> bool:
 class FunctionRuntime(NamedTuple):
     """
     A cloud service that runs an archive as a function. `extra` names the spotrun extra that the service needs.
-    `glibc_of` has the Python versions that the service offers, each with the glibc version of the service's Linux.
+    `glibc_of` maps each Python version that the service offers to the glibc version of its Linux.
 
-    `calls` is a function that takes the name of a file in a package. It returns False if the cloud function never reads
-    that file, and the file is then left out of the archive. If `compiled` is True, the archive also contains the
-    bytecode of the modules, so that the function starts faster.
+    `calls` takes the name of a file in a package. If it returns False, the file is left out of the archive, because the
+    cloud function never reads it. If `compiled` is True, the archive also contains the modules' bytecode, to let the
+    function start faster.
     """
 
     name: str
@@ -67,20 +67,22 @@ class FunctionRuntime(NamedTuple):
     @property
     def glibc(self) -> Glibc:
         """
-        The glibc version of the service's Linux for the Python version that is running. Raises NotInstalled if the
+        The glibc version that the service uses for the Python version on this machine. Raises NotInstalled if the
         service does not offer this Python version.
         """
         known = self.glibc_of.get(sys.version_info[:2])
         if known is None:
             names = " or ".join("{}.{}".format(*each) for each in self.glibc_of)
-            raise NotInstalled(f"{self.name} has no Python {platform.python_version()}", hint=f"use Python {names}")
+            raise NotInstalled(
+                f"{self.name} does not offer Python {platform.python_version()}", hint=f"use Python {names}"
+            )
         return known
 
 
 def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
     """
-    Make the archive for `place`. If `portable` is false, no packages are fetched for the service's Linux, so the
-    archive might run only on this machine.
+    Build the archive for `place`. If `portable` is false, no packages are fetched for the service's Linux, so the
+    archive may run only on this machine.
 
     Raises:
         NotInstalled: a package is missing, or has no build for the service's Linux.
@@ -97,7 +99,10 @@ def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED, compresslevel=6)
     size = raw.tell()
     if size > place.size_max_bytes:
-        raise NotInstalled(f"the function would be {size / 1e6:.0f} MB", hint=f"install only spotrun[{place.extra}]")
+        raise NotInstalled(
+            f"the function would have {size / 1e6:.0f} MB; {place.name} allows {place.size_max_bytes / 1e6:.0f} MB",
+            hint=f"install only spotrun[{place.extra}]",
+        )
     return Function(raw.getvalue(), "python{}.{}".format(*sys.version_info), platform.machine())
 
 
@@ -130,9 +135,9 @@ But the marks depend on other objects in the process, so two builds of the same 
 
 def _bytecode(contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """
-    Return the bytecode of the modules for the running Python (https://peps.python.org/pep-0552). The bytecode records
-    where its source lies in the archive; Python replaces that path with the real one on import. Files that do not
-    compile, such as templates, are skipped.
+    Return the modules' bytecode for the running Python version (https://peps.python.org/pep-0552). It contains the path
+    of its source in the archive, which Python replaces with the real path on import. Files that do not compile, such as
+    templates, are skipped.
     """
     head = MAGIC_NUMBER + _UNCHECKED.to_bytes(4, "little")
     found = {}
@@ -158,7 +163,7 @@ def _unzipped(data: bytes) -> dict[str, bytes]:
 
 
 def _needed(place: FunctionRuntime, name: str, extras: set[str], known: set[str]) -> Iterator[Distribution]:
-    """Yield the packages that `name` requires on this machine, directly or indirectly."""
+    """Yield the packages on this machine that the package `name` requires, directly or indirectly."""
     for text in distribution(name).requires or ():
         wanted = Requirement(text)
         needed = canonicalize_name(wanted.name)
@@ -181,7 +186,7 @@ def _runs_there(found: Distribution, glibc: Glibc) -> bool:
 
 def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes:
     """
-    Fetch a wheel of the same version that is built for a Linux as old as the service's.
+    Fetch a wheel of the same version that runs on the service's older Linux.
 
     Raises:
         NotInstalled: pip is missing or finds no such wheel, or the lock does not list the wheel.
@@ -198,7 +203,7 @@ def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes
             why = (done.stderr.strip().splitlines() or ["nothing was fetched"])[-1]
             newer = " or ".join("{}.{}".format(*each) for each, there in place.glibc_of.items() if there > glibc)
             raise NotInstalled(
-                f"{wanted} is installed for a newer Linux than {place.name} has, and no other build was found: {why}",
+                f"the installed {wanted} needs a newer Linux than that of {place.name}, and pip found no other: {why}",
                 hint=f"install the night with Python {newer}, for which the service has a newer Linux"
                 if newer
                 else None,
@@ -207,7 +212,10 @@ def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes
     digest = hashlib.sha256(data).hexdigest()
     lock = files("spotrun.boot").joinpath("lock.txt").read_text()
     if wanted in lock and f"sha256:{digest}" not in lock:
-        raise NotInstalled(f"{wheels[0].name} is not the wheel in the lock: sha256 {digest}", hint="check pip's index")
+        raise NotInstalled(
+            f"pip fetched a {wheels[0].name} that is not in spotrun's lock file: sha256 {digest}",
+            hint="check which index pip uses",
+        )
     return data
 
 

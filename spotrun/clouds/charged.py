@@ -1,4 +1,4 @@
-"""Computes the prices that an instance was charged, from the price history of its pool."""
+"""Computes the hourly prices at which an instance was billed, from the price history of its pool."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def charged(
     prices: Sequence[PriceSegment], offering: Offering, since: datetime, until: datetime | None
 ) -> tuple[PriceSegment, ...]:
     """
-    Return the prices in effect from `since` on: the price at `since`, and each change before `until`. `prices` is the
-    price history of the instance's pool, oldest first. If the price at `since` is unknown, the result begins with the
-    first later price, and not with a price of 0, which would make the bill too low.
+    Return the prices from `since` to `until`: the price at `since`, then each later price. `prices` is the price
+    history of the instance's pool, oldest first. If the price at `since` is unknown, the result begins with the first
+    later price. It does not begin with a price of 0, which would make the bill too low.
     """
     told = offering.price_usd_per_hour
     at_launch = (PriceSegment(since=since, usd_per_hour=told),) if told else ()

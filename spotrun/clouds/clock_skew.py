@@ -1,4 +1,4 @@
-"""Measures how far this machine's clock differs from a cloud's clock, which is taken as right."""
+"""Measures how far this machine's clock differs from a cloud's clock, which counts as correct."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`
 
 
 def told_at(date: str) -> datetime | None:
-    """Return the time in a `Date` header, to the second; None if the header is unreadable."""
+    """Return the time in a `Date` header, which is precise to the second; None if the header is unreadable."""
     try:
         found = parsedate_to_datetime(date)
     except ValueError:
@@ -22,7 +22,8 @@ def told_at(date: str) -> datetime | None:
 
 def skew_of(before: datetime, after: datetime, told: datetime) -> timedelta:
     """
-    Return how far this machine's clock is ahead of a cloud's, to a Date header's precision. Negative if it is behind.
+    Return how far this machine's clock is ahead of a cloud's, with the precision of a Date header, 1 s. The result is
+    negative if this clock is behind.
     """
     if told > after:
         return after - told

@@ -1,8 +1,8 @@
 """
 The interface to a cloud: everything that the rest of spotrun needs from it.
 
-Agents and job specifications import their cloud's module too. So that module imports nothing large at the top; its
-methods import what they need when they are called.
+A cloud's module imports no large packages at the top, because agents and job specifications import it, too. Its methods
+import what they need when they are called.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spotrun.units import Unreadable
 
 
 class Account(NamedTuple):
-    """The interfaces that list and end the instances and resources of all of an account's runs."""
+    """The interfaces that list and remove the instances, guards, identities and leftovers of all runs in an account."""
 
     driver: CloudDriver
     guards: Guards = NoGuards()
@@ -60,11 +60,11 @@ class RentalFlags(NamedTuple):
 
     def over(self, spec: RunSpec | None, cloud: str, *, like: str) -> ResourcesSpec:
         """
-        Return the job's resources, with the values of the flags in place of the job's values. `like` is an example of
-        an accelerator on this cloud, for the error message.
+        Return the job's resources, in which the values of the flags replace those of the job. `like` is an example of
+        an accelerator on this cloud, which the error message shows.
 
         Raises:
-            SpecInvalid: the accelerators cannot be read.
+            SpecInvalid: the text of --accelerators is malformed.
         """
         changes: dict[str, object] = {
             "cloud": cloud,
@@ -83,7 +83,7 @@ class RentalFlags(NamedTuple):
 class Shell(NamedTuple):
     """
     A command that opens a shell, and the folder to run it in. `needs` maps each program that the command uses to advice
-    on where to get that program; `advice` is shown if the connection fails.
+    on where to get it. `advice` says what to do if the connection fails.
     """
 
     command: tuple[str, ...]
@@ -100,15 +100,15 @@ class Shell(NamedTuple):
 
 def way_inside(spec: RunSpec) -> str:
     """
-    Return the text to print when a shell opens outside the job's container on a rented instance; "" if the job has no
-    container.
+    Return a note on how to get into the job's container from a shell on a rented instance; "" if the job does not train
+    in a container.
     """
     place = f"`sudo /var/lib/spotrun/{ENTRANCE}`"
     return "" if spec.image is None else f"the training is in a container: {place} opens a shell in it\n"
 
 
 class Forward(NamedTuple):
-    """A port of this machine, and the port of an instance to which it is forwarded, at the instance's 127.0.0.1."""
+    """A port of this machine that is forwarded to a port of an instance, at 127.0.0.1 there."""
 
     here: int
     there: int
@@ -116,9 +116,10 @@ class Forward(NamedTuple):
 
 class Cloud(CloudRules[RunSpec], Protocol):
     """
-    The base class of a cloud. To add a cloud, subclass it, and put one instance where `spotrun.clouds.registry` looks
-    for it. Methods that have a body in this class are for features that some clouds lack; a subclass overrides them if
-    its cloud has the feature. Failures are reported as the errors that CloudDriver lists.
+    The base class of a cloud. To add a cloud, subclass it, and put an object of the subclass where
+    `spotrun.clouds.registry` looks for it. Methods that have a body in this class are for features that some clouds do
+    not have; a subclass overrides them if its cloud has the feature. Methods report failures by the errors that
+    CloudDriver lists.
     """
 
     sends_bills: bool = True
@@ -132,31 +133,30 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def driver(self, spec: RunSpec, clock: ScaledClock) -> CloudDriver:
-        """Return the driver that rents for a run of `spec`; raise CloudError if an SDK is not installed."""
+        """Return the driver that rents instances for a run of `spec`; raise CloudError if the SDK is not installed."""
 
     def guards(self, spec: RunSpec, clock: Clock) -> Guards:
-        """Return the guards of a run of `spec`. A guard ends an instance if neither the instance nor a runner does."""
+        """Return the interface to the guards, which end an instance if neither the instance nor a runner does so."""
         return NoGuards()
 
     def identities(self, spec: RunSpec, clock: Clock) -> Identities:
-        """Return the interface to the identities that hold the rights of the run's instances."""
+        """Return the interface to the run's identity, the role or service account that its instances use."""
         return NoIdentities()
 
     def clock(self, spec: RunSpec) -> ScaledClock:
         """
-        Return the clock of a run that begins now.
-
-        The clock runs at real speed, unless a rehearsal on a simulated cloud has set a faster clock in the environment.
+        Return the clock for a new run. It runs at real speed, unless a rehearsal on a simulated cloud has set a faster
+        clock in the environment.
         """
         handed_down = clock_from_environment()
         return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """Set the clock of a run that begins now to the cloud's time, if the cloud reports its time."""
+        """Set the clock of a new run to the cloud's time, if the cloud reports it."""
         return
 
     def furnish(self, store: Store) -> None:
-        """Put the files that instances need before their agent starts (`spotrun.boot`) into a new run's folder."""
+        """Upload the files from which instances install and start the agent (`spotrun.boot`) to a new run's folder."""
 
     def require_known(self, spec: RunSpec) -> None:
         """
@@ -169,7 +169,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def require_identity(self, spec: RunSpec) -> None:
         """
-        Check that the identity exists, if the job names one identity for all runs. Change nothing.
+        If the job names an identity that all runs share, check that it exists. Change nothing.
 
         Raises:
             CloudError: no identity has this name.
@@ -182,26 +182,26 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """Return the billing rule: when billing starts and ends, how times are rounded, and which times are free."""
 
     def types_listed(self, spec: RunSpec) -> Sequence[str]:
-        """Return the instance types to which the job's section for this cloud is limited; none if it sets no limit."""
+        """Return the only instance types that the job's section for this cloud allows; () if it allows all types."""
         return ()
 
     def of_any_type(self, spec: RunSpec) -> RunSpec:
-        """Return `spec` without its type and accelerators, to show all offerings in the job's regions and zones."""
+        """Return `spec` without a type and accelerators, to show all offerings in the job's regions and zones."""
         return spec.model_copy(
             update={"resources": spec.resources.model_copy(update={"instance_type": None, "accelerators": None})}
         )
 
     def never_rented(self, kind: str) -> Unreadable | None:
         """
-        Return the reason why this cloud never rents out `kind`, an instance type or accelerators. Return None if the
-        cloud might rent it out.
+        Return the reason why this cloud never rents out `kind` (an instance type, or accelerators). Return None if it
+        might rent it out.
         """
         return None
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
         """
-        Return the interruption band that the cloud publishes for each type in a region, keyed by `REGION/TYPE`. A band
-        is a text such as "<5%". The bands are read when a run is created.
+        Return the interruption bands that the cloud publishes, such as "<5%", keyed by `REGION/TYPE`. Called when a run
+        is created.
         """
         return {}
 
@@ -210,7 +210,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
     @abstractmethod
     def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
         """
-        Return the sources that warn the agent of an instance with this `environment` that the instance will be lost.
+        Return the sources of notices for an instance. `environment` has the environment variables of its agent.
         """
 
     @abstractmethod
@@ -226,8 +226,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def console(self, instance: Instance) -> str | None:
         """
-        Return the console output of an instance. Return None if there is none, or if the cloud's instances write this
-        output into the run's folder instead.
+        Return the console output of an instance. Return None if there is none, or if the instances of this cloud write
+        their console output into the run's folder.
 
         Raises:
             CloudError: the console cannot be read.
@@ -236,15 +236,16 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         """
-        Interrupt a spot instance with this much notice, for a rehearsal.
+        Interrupt a spot instance for a rehearsal. `notice` is the time from the notice to the interruption; None if
+        there is no notice.
 
         Raises:
-            CloudError: the instance does not exist, or only the cloud can interrupt it.
+            CloudError: the instance does not exist, or spotrun cannot interrupt instances on this cloud.
         """
-        raise CloudError(f"{instance_id} is on {self.name}, where only the cloud interrupts instances")
+        raise CloudError(f"{instance_id} is on {self.name}, where spotrun cannot interrupt instances")
 
     def forget(self, run_uid: str) -> None:
-        """Delete what this machine keeps of a run's ended instances, such as their disks."""
+        """Delete what is left of a run's ended instances on this machine, such as their disks."""
         return
 
     # -- an account ----------------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
 
     def require_regions(self, regions: Sequence[str]) -> None:
-        """Raise SpecInvalid if a region given by the user does not exist. The network is not used."""
+        """Raise SpecInvalid if a region that the user names does not exist, without using the network."""
         return
 
     @abstractmethod
@@ -268,27 +269,27 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     @abstractmethod
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
-        """Return the offerings for a job, of these `types` only, with their current and past prices."""
+        """Return the offerings for a job, with current and past prices. Only these instance `types` are included."""
 
     @abstractmethod
     def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
-        """Run `doctor`'s checks of the account, and of the instances that the job or the flags ask for."""
+        """Run the checks of `spotrun doctor` on the account, and on the instances that the job or the flags want."""
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         """
-        Return the service that trains a job every night without a machine of the user. The service runs in `region`: it
-        begins each night, and runs the night's runner.
+        Return the service that trains a job every night, even if the user's machine is off. It runs in `region`, begins
+        each night, and runs the night's runner.
 
         Raises:
             SpecInvalid: the cloud has no such service.
         """
         raise SpecInvalid(
-            f"{self.name} cannot run nights without a machine of yours",
+            f"{self.name} has no service that runs nights while your machine is off",
             hint="`spotrun launch JOB.yaml --nightly` in a crontab trains every night (docs/notify-and-nightly.md)",
         )
 
     def runner_calls(self, calls: Calls) -> RunnerCalls | None:
-        """Return the cost of calling a night's function; None if the cloud has no functions for nights."""
+        """Return the cost of these `calls` of a night's function; None if the cloud has no functions for nights."""
         return None
 
     def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
@@ -315,9 +316,9 @@ def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
 
 def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference], str]) -> Iterator[Unreadable]:
     """
-    Yield an error for each secret of the job that this cloud's instances cannot read, because it is kept in another
-    cloud or on the user's machine. `advice` returns the error's hint. Its argument is the place in this cloud in which
-    the secret could be kept instead.
+    Yield an error for each secret of the job that this cloud's instances cannot read, because it is stored in another
+    cloud or on the user's machine. `advice` gets the place in this cloud where the secret could be stored instead, and
+    returns the error's hint.
     """
     for name, reference in spec.secret_references.items():
         own = cloud.secret(name)
@@ -328,8 +329,8 @@ def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference],
 
 def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
     """
-    Return those of the job's secrets that are kept in this cloud. The job may also have secrets that are kept in
-    another cloud, because a job for that other cloud can be rehearsed on this cloud. Those secrets are left out.
+    Return those of the job's secrets that are stored in this cloud. Secrets that are stored in another cloud are left
+    out. A job has such secrets if it was written for the other cloud and is rehearsed on this one.
     """
     found: dict[str, Reference] = {}
     for name, text in ({} if spec is None else spec.secrets).items():
@@ -341,7 +342,7 @@ def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
 
 
 def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
-    """Yield an error for each type and accelerator of a job that its cloud never rents out."""
+    """Yield an error for each instance type or accelerator that the job names, and that its cloud never rents out."""
     one, key = spec.resources.instance_type, ("resources", "accelerators")
     several = isinstance(spec.resources.accelerators, AnyOf)
     named: list[tuple[tuple[str | int, ...], object]] = [
@@ -355,6 +356,6 @@ def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
 
 
 def refuse_regions(cloud: Cloud, regions: Sequence[str]) -> None:
-    """Raise SpecInvalid if `regions` is not empty; called for a cloud that has no regions."""
+    """Raise SpecInvalid if `regions` is not empty. Clouds without regions call this function."""
     if regions:
         raise SpecInvalid(f"the {cloud.name} cloud has no regions", hint="leave out --region")

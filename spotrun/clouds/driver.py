@@ -1,5 +1,6 @@
 """
-The interface to a cloud. Every driver has to pass the same contract tests (tests/contract/test_driver_contract.py).
+The interface of a cloud's driver. Every driver has to pass the same contract tests
+(tests/contract/test_driver_contract.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class CloudDriver(Protocol):
     driver reports every failure of the cloud as a SpotrunError:
 
         InsufficientCapacity   this offering has no capacity   -> try another offering
-        QuotaExceeded          a quota of the account is full  -> the same, and tell the user; retry ever more slowly
+        QuotaExceeded          a quota of the account is full  -> as above, and tell the user; retry less and less often
         CloudError itself      the cloud rejects the request   -> as for QuotaExceeded
         CloudUnavailable       throttled, 5xx, network         -> try again later
         AccessDenied           credentials or permissions      -> the user has to fix them: report it
@@ -34,14 +35,14 @@ class CloudDriver(Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes for the user about gaps and oddities in the cloud's last answers. None of these stops a run."""
+        """Notes for the user about gaps and oddities in the cloud's last answers, none of which stops a run."""
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         """
         Return all offerings of this cloud with their current prices, in no particular order. `must_see` has the same
         meaning as in `instances`.
 
-        A listed offering may still have no capacity; only `launch` finds out.
+        An offering may have no capacity although it is listed; only `launch` shows this.
         """
 
     def launch(self, request: LaunchRequest) -> Instance:
@@ -51,21 +52,21 @@ class CloudDriver(Protocol):
         Idempotent on `request.token`: if an answer was lost, a repeated call returns the instance that the first call
         started, even while that instance is stopping.
 
-        With a `count`, start this many members of a gang and return the first. `instances` then lists every member with
-        its index and, once the member runs, its address. Either all members start or no member starts, even if the
-        caller dies during the call. If there is capacity for only some members, this counts as no capacity. A driver
-        that cannot start members refuses the request (`require_one`) and starts nothing.
+        If `request.count` is given, start this many members of a gang, and return the first. `instances` then lists
+        each member with its index and, once the member runs, its address. Either all members start or none, even if the
+        caller dies during the call. If there is capacity for only some of them, raise InsufficientCapacity. A driver
+        that cannot start gangs refuses the request (`require_one`) and starts nothing.
 
         Raises:
             LaunchTokenSpent: the token's instance, or all of its members, existed and are terminated.
-            CloudError: see the class docstring, which lists its other subclasses too.
+            CloudError: see the class docstring for this error and its subclasses.
         """
 
     def describe(self, instance_id: str) -> Instance | None:
         """
         Return the instance as the cloud sees it now, or None if the cloud has no record of it.
 
-        Right after a launch, None means "not known yet", never "dead".
+        Immediately after a launch, None means "not known yet", never "dead".
         """
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
@@ -73,19 +74,18 @@ class CloudDriver(Protocol):
         Return the instances that spotrun tagged, of one run or of all runs. Terminated instances are included while the
         cloud still lists them.
 
-        `must_see` names the regions and zones without which the list is useless; None means all. If one of these does
-        not answer, raise an error. If any other region or zone does not answer, leave it out, with a remark. A zone's
-        name begins with its region's name.
+        `must_see` names regions and zones; None means all. If one of them does not answer, raise an error. If any other
+        region or zone does not answer, leave it out, with a remark. The name of a zone begins with that of its region.
         """
 
     def terminate(self, instance_id: str) -> None:
         """
-        End an instance and everything on it. Repeating the call is harmless, and so is naming an instance that is gone.
+        End an instance and everything on it. It is harmless to repeat the call, or to name an instance that is gone.
         """
 
 
 def require_one(request: LaunchRequest, cloud: str) -> None:
-    """Raise CloudError if the request is for a gang's members; called by a driver that starts only single instances."""
+    """Raise CloudError if the request is for a gang. Drivers that start only single instances call this function."""
     if request.count is not None:
         raise CloudError(
             f"{cloud}: this driver starts single instances, not a gang of {request.count}",
@@ -94,7 +94,7 @@ def require_one(request: LaunchRequest, cloud: str) -> None:
 
 
 class WrappedDriver:
-    """Passes every call to another driver. A subclass adds behaviour."""
+    """Passes every call to another driver. Subclasses add behaviour."""
 
     def __init__(self, driver: CloudDriver) -> None:
         self.name = driver.name

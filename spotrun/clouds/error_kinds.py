@@ -2,8 +2,8 @@
 Kinds of errors that only a cloud's driver has to distinguish. The rest of spotrun knows only their base classes, which
 are in spotrun/errors.py.
 
-Each cloud has a table that maps its error codes to these classes or to their base classes, with hints for the user. P2,
-P3, P21 and P26 are rows of the failure catalogue.
+Each cloud has a table that maps its error codes to these classes or to their base classes, with hints for the user.
+Numbers such as P2 refer to rows of the failure catalogue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Meaning = tuple[type[CloudError], str | None]
 
 
 class Unsupported(InsufficientCapacity):
-    """The zone does not have the type, so a repeated request cannot help soon (P2)."""
+    """The zone does not have the type, so it will not help to repeat the request soon (P2)."""
 
 
 class AlreadyThere(CloudError):
@@ -43,8 +43,8 @@ class BadImage(CloudError):
 
 class BadSurroundings(CloudError):
     """
-    A launch names a network or a disk type that is gone or does not fit the instance. If it has been replaced in the
-    meantime, another try with the new name may succeed (P3).
+    A launch names a network or a disk type that is gone or does not fit the instance. If the cloud now has another one
+    in its place, the next try uses that, and may succeed (P3).
     """
 
 
@@ -53,34 +53,32 @@ class CredentialsExpired(LoginNeeded):
 
 
 class CredentialsRefused(AccessDenied):
-    """There are no credentials, or the cloud does not accept them. The user can provide others."""
+    """There are no credentials, or the cloud does not accept them. The user has to provide other ones."""
 
 
 class ClockWrong(CloudUnavailable):
-    """
-    The cloud refuses each call from this machine, because the machine's clock is wrong and dates the calls' signatures.
-    """
+    """The cloud refuses all calls from this machine: their signatures have a wrong date, because its clock is wrong."""
 
 
 class Unexplained(CloudUnavailable):
     """
-    The cloud's SDK failed with an error that spotrun does not know. A run treats this error like a temporary fault of
-    the cloud, but counts such errors.
+    The cloud's SDK failed with an error that spotrun does not know. A run treats it like a temporary failure of the
+    cloud, but counts how often it occurs.
     """
 
 
 def passes(error: BaseException) -> bool:
     """
-    Return whether the fault passes without action by the user. Most faults of the class CloudUnavailable do; an expired
-    login and a wrong clock do not.
+    Return True if the error goes away without action by the user. Most CloudUnavailable errors do, but not an expired
+    login or a wrong clock.
     """
     return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
 
 
 def by_code(*rows: tuple[type[CloudError], str | None, *tuple[str, ...]]) -> dict[str, Meaning]:
     """
-    Return a table of errors by error code. Each row has an error class, its hint, and strings of codes separated by
-    blanks.
+    Return a table that maps error codes to errors. Each row has an error class, its hint, and strings that contain
+    error codes separated by spaces.
     """
     return {code: (kind, hint) for kind, hint, *codes in rows for code in " ".join(codes).split()}
 
@@ -88,7 +86,7 @@ def by_code(*rows: tuple[type[CloudError], str | None, *tuple[str, ...]]) -> dic
 @contextmanager
 def translated(meaning_of: Callable[[str, Exception], CloudError], action: str) -> Iterator[None]:
     """
-    Translate the errors that an SDK raises in the block into CloudDriver's errors. Each message names the failed
+    Translate errors that an SDK raises in the `with` block into CloudDriver's errors. Each message names the failed
     `action`.
     """
     try:

@@ -189,7 +189,7 @@ def test_instance_name_used_by_another_is_not_taken_for_ours(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.fail(INSERT, answers.already_exists("projects/acme-training/zones/us-central1-a/instances/x"), times=None)
-    with pytest.raises(CloudUnavailable, match="Google does not list it yet"):
+    with pytest.raises(CloudUnavailable, match="Google does not list the instance yet"):
         cloud.launch(request(offered(cloud)))
 
 
@@ -245,7 +245,7 @@ def test_g7_a_full_quota_names_its_limit_and_is_retried_only_while_our_instance_
     cloud.terminate(uses.instance_id)
     clock.advance(5)
     gce.fail(INSERT, answers.quota_exceeded("PREEMPTIBLE_NVIDIA_L4_GPUS", 1, REGION))
-    with pytest.raises(CloudUnavailable, match="just ended, may still count"):
+    with pytest.raises(CloudUnavailable, match="just ended may still count"):
         cloud.launch(request(offered(cloud), launch=9))
 
 
@@ -434,7 +434,7 @@ def test_a_login_without_a_project_says_where_to_name_one(
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     with pytest.raises(CloudError, match="no project is named") as raised:
         GcpDriver(CONFIG, clock).instances()
-    assert raised.value.hint == "name it under gcp.project, or set GOOGLE_CLOUD_PROJECT"
+    assert raised.value.hint == "set gcp.project in the job, or GOOGLE_CLOUD_PROJECT"
 
 
 def test_a_zone_that_does_not_answer_is_unknown_and_not_empty(

@@ -105,7 +105,7 @@ def test_offers_of_what_is_never_rented_say_why_and_what_there_is(
 ) -> None:
     said = spotrun("offers", "--cloud", "gcp", *kind)
     assert said.code == SpecInvalid.exit_code
-    assert f"gcp has no such instances: {problem}" in said.err
+    assert f"gcp offers no instance that fits: {problem}" in said.err
     assert "try: there is A100:1 from $" in said.err or "try: name one with x86 processors" in said.err
 
 

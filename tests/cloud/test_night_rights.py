@@ -264,7 +264,7 @@ def test_code_of_another_digest_than_was_uploaded_is_refused(monkeypatch: pytest
         get_function=code.described,
         update_function_code=code.updated,
     )
-    with pytest.raises(CloudError, match="has code of another digest than was uploaded"):
+    with pytest.raises(CloudError, match="has other code than was uploaded"):
         install(nights)
 
 

@@ -148,7 +148,7 @@ def test_part_deleted_by_hand_is_reported_and_made_again(monkeypatch: pytest.Mon
 def test_a_night_of_another_store_is_neither_taken_over_nor_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     stacks = Stacks("CREATE_COMPLETE", store="s3://bucket/other")
     nights = reach(monkeypatch, stacks)
-    with pytest.raises(SpecInvalid, match="has a night resnet50 already, of the store s3://bucket/other"):
+    with pytest.raises(SpecInvalid, match="already has a night resnet50, which uses the store s3://bucket/other"):
         nights.require("resnet50", STORE)
     nights.remove("resnet50", STORE, print)
     assert stacks.done == []

@@ -232,7 +232,7 @@ def test_refused_port_forwarding_names_another_way() -> None:
     "wrong", ["8888", "8889:localhost:8888", "0:8888", "8889:65536", "a:b", ":8888", "8889:", "-1:8888", "8889:8888 "]
 )
 def test_malformed_port_pair_is_refused_before_any_call(wrong: str) -> None:
-    with pytest.raises(SpecInvalid, match="is not HERE:THERE, two ports from 1 to 65535") as refused:
+    with pytest.raises(SpecInvalid, match="is not a pair of ports HERE:THERE, each from 1 to 65535") as refused:
         forwards_of([wrong])
     assert "-L 8889:8888" in str(refused.value.hint)
 

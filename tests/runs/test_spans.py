@@ -177,4 +177,4 @@ def test_a_collector_that_refuses_them_is_one_error(runs: Path, spotrun: Spotrun
     assert "Traceback" not in said.err
     wrong = spotrun("spans", "demo", "--endpoint", "localhost:4318")
     assert wrong.code == 2
-    assert "is not an address" in wrong.err
+    assert "does not begin with http://" in wrong.err

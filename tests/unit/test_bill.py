@@ -402,7 +402,7 @@ def test_damaged_file_is_reported_by_name_line_and_fault(tmp_path: Path) -> None
     assert damaged(write_csv(cur, bare)) == "cur.csv:2: has no column line_item_usage_type"
     cur.write_text("name,amount\nrent,12\n")
     assert damaged(cur).startswith(
-        "cur.csv is no AWS Cost and Usage Report: it has no columns line_item_line_item_type,"
+        "cur.csv is no AWS Cost and Usage Report: it does not have the columns line_item_line_item_type,"
     )
     write_csv(cur, rows)
     cur.write_text(cur.read_text().splitlines()[0] + "\na,b,c\n")
@@ -411,7 +411,7 @@ def test_damaged_file_is_reported_by_name_line_and_fault(tmp_path: Path) -> None
     cur.write_bytes(gzip.compress(cur.read_bytes())[:-20])
     assert "cannot read cur.csv" in damaged(cur)
     cur.write_bytes(b"PAR1 and no more")
-    assert "not a readable Parquet file" in damaged(cur)
+    assert "cannot be read as a Parquet file" in damaged(cur)
     assert "No such file" in damaged(tmp_path / "nowhere" / "cur.csv")
 
     feed.write_text(spot_data_feed(billed(stormy())).replace("\t", " "))

@@ -107,9 +107,9 @@ def test_every_verb_has_its_place_in_the_help(spotrun: Spotrun) -> None:
         ("verify-resume x.py --at 5,-1", "steps, which count from 1"),
         ("verify-resume x.py --at ''", "steps, which count from 1"),
         ("verify-resume x.py --within 0s", "longer than 0s"),
-        ("simulate --traces . --work 8h --deadline 4h", "every --deadline is too short"),
-        ("simulate --traces . --on-demand inf", "is not a number"),
-        ("simulate --traces . --price-ratio inf", "is not a number"),
+        ("simulate --traces . --work 8h --deadline 4h", "no --deadline leaves enough time"),
+        ("simulate --traces . --on-demand inf", "is not a finite number"),
+        ("simulate --traces . --price-ratio inf", "is not a finite number"),
         ("simulate --traces . --nodes 0", LEAST),
         ("plan x.yaml --lifetimes 0", LEAST),
         ("compare x --last 0", LEAST),
@@ -251,7 +251,7 @@ def test_prune_takes_what_ended_long_ago_and_says_what_it_keeps(runs: Path, spot
     old, young = ended(runs, "old", "1" * 10), new_run(runs, "new", "2" * 10)
     (runs / "note.txt").write_text("not a run")
     assert "0 runs, 0.0 MB would be deleted" in spotrun("prune", "--older", "3650d", "-y").out
-    assert "no run is called ghost" in spotrun("prune", "ghost", "--older", "1h", "-y").err
+    assert "has no run called ghost" in spotrun("prune", "ghost", "--older", "1h", "-y").err
     said = spotrun("prune", "--older", "1s", "-y")
     assert "kept new-2222222222: new-2222222222 has not ended" in said.out
     assert "1 run, 0.0 MB deleted" in said.out

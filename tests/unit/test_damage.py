@@ -348,7 +348,7 @@ def test_a_damaged_checkpoint_is_named_by_verify_and_does_not_trouble_the_others
     assert output.count("DAMAGED") == 1
     assert name in output
     assert output.count("whole") == COMMITS - 1
-    assert "a resume continues from it" in letter
+    assert "a resume continues from the newest checkpoint that is intact" in letter
     for verb in ("status", "events demo", "report demo", "checkpoints ls demo"):
         assert spotrun(*verb.split()).code == 0
 

@@ -49,7 +49,7 @@ def job(tmp_path: Path) -> Path:
         ("", ("--at", "22:00"), "is not a time with a time zone"),
         ("", (*AT, "--days", "mon-fry"), "'mon-fry' is not a day"),
         ("", (*AT, "--deadline", "07:00"), "a duration, counted from the night's beginning"),
-        ("", (*AT, "--cloud", "local"), "local cannot run nights without a machine of yours"),
+        ("", (*AT, "--cloud", "local"), "local has no service that runs nights while your machine is off"),
         ("", (*AT, "--budget", "much"), "--budget"),
         (
             "notify: [{command: mail me}]\n",

@@ -352,7 +352,7 @@ def test_the_command_shows_rows_notes_and_writes_the_job(
     again = spotrun("validate", "--from", "sky", task, "--write", tmp_path / "job.yaml")
     assert again.code == 2
     assert "exists already" in again.err
-    assert "--write names a file" in spotrun("validate", "--from", "sky", task, "--write", "-").err
+    assert "--write needs a file name, not -" in spotrun("validate", "--from", "sky", task, "--write", "-").err
     elsewhere = spotrun("validate", "--from", "sky", task, "--write", tmp_path.parent / "job.yaml")
     assert "is not next to" in elsewhere.err
     assert not (tmp_path.parent / "job.yaml").exists()

@@ -154,7 +154,7 @@ def test_the_report_of_a_sweep_is_found_by_its_name(begun: NamedSweep, spotrun: 
     assert "`spotrun report net" in spotrun("status", "net", *where).out
     refused = spotrun("report", "net", *where, "--csv")
     assert refused.code == 2
-    assert "name a trial: net-1" in refused.err
+    assert "name one of its trials, such as net-1" in refused.err
     begun.keep(replace(begun.record, budget_usd=None))
     assert "to see its report, repeat the command that began the sweep" in spotrun("report", "net", *where).err
     begun.keep(replace(begun.record, budget_usd=Decimal(40), wanted={}))

@@ -1,3 +1,3 @@
-"""Amazon EC2, through boto3. `AWS_ENDPOINT_URL` and similar variables name a server to use instead of Amazon's."""
+"""Amazon EC2, through boto3. `AWS_ENDPOINT_URL` and similar variables select a server other than Amazon's."""
 
 from __future__ import annotations

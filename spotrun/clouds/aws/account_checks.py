@@ -1,4 +1,4 @@
-"""Checks an account before spotrun rents anything in it: the caller, the caller's rights, and the quotas."""
+"""Checks an account before spotrun rents anything in it: the login, its rights, and the quotas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_SUCH_QUOTA = "NoSuchResourceException"
 
 
 class Caller(NamedTuple):
-    """The owner of the credentials, and the time on AWS's clock when AWS answered."""
+    """The user or role to which the credentials belong, and the time of AWS's answer on AWS's own clock."""
 
     arn: str
     account: str
@@ -34,7 +34,8 @@ class Caller(NamedTuple):
 
 def caller(region: Region) -> Caller:
     """
-    Return the owner of the credentials. Raise CloudError if there are no credentials, or if AWS does not accept them.
+    Return the user or role to which the credentials belong. Raise CloudError if there are no credentials, or if AWS
+    does not accept them.
     """
     answer = region.ask("identify the caller", region.sts.get_caller_identity)
     return Caller(answer["Arn"], answer["Account"], answered_at(answer))
@@ -55,12 +56,11 @@ def rehearse_termination(region: Region) -> str | None:
     """
     Check with a dry run whether EC2 would let the caller end an instance of spotrun's runs.
 
-    If the account has such an instance, the dry run names it. Return its id.
+    If the account has such an instance, use it for the dry run, and return its id.
 
-    Otherwise the dry run names an instance that does not exist. If EC2 accepts even this dry run, it would let the
-    caller end any instance: return "any instance". If EC2 refuses it, return None, because the result is unknown: the
-    caller's policy may allow ending only instances with spotrun's tags, and this cannot be checked without such an
-    instance.
+    Otherwise use an id that does not exist. If EC2 accepts even this, the caller may end any instance: return "any
+    instance". If EC2 refuses it, return None, because the result is unknown: the caller's policy may allow only
+    instances with spotrun's tags, and this cannot be checked without such an instance.
 
     Raises:
         CloudError: EC2 would not end an instance of spotrun's runs.
@@ -80,7 +80,7 @@ def rehearse_termination(region: Region) -> str | None:
 
 
 def rehearse(region: Region, action: str, call: Callable[[], Any]) -> None:
-    """Raise CloudError if the dry run that `call` makes shows that EC2 would refuse `action`."""
+    """Make a dry run of `action` with `call`. Raise CloudError if EC2 would refuse the action."""
 
     def once() -> None:
         try:
@@ -103,8 +103,8 @@ def _one_of_ours(region: Region) -> str | None:
 
 def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     """
-    Return the type (`String`, `StringList` or `SecureString`) of each of these SSM parameters that exists. No value is
-    read. Raise CloudError if the caller is not allowed to list parameters.
+    Return the type (`String`, `StringList` or `SecureString`) of each of these SSM parameters that exists. Never read
+    their values. Raise CloudError if the caller is not allowed to list parameters.
     """
     filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
     found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)

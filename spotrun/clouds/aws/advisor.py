@@ -1,8 +1,8 @@
 """
-Reads Amazon's Spot Instance Advisor. For each instance type and region, it says how often EC2 interrupted spot
+Reads Amazon's Spot Instance Advisor. Its data has, for each instance type and region, how often EC2 interrupted spot
 instances last month, as a band such as "<5%" or "5-10%".
 
-https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data. The data is public, and not part of EC2's API.
+The data is public, but not part of EC2's API. https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Advice(msgspec.Struct, frozen=True):
 
     def band(self, region: str, instance_type: str) -> str | None:
         """
-        Return the share of instances that were interrupted last month, such as "<5%"; None if the advisor lists no band
-        for the type.
+        Return the share of the type's instances that were interrupted last month, as a band such as "<5%". Return None
+        if the advisor does not list the type.
         """
         advised = self.spot_advisor.get(region, {}).get(_LINUX, {}).get(instance_type)
         return next((each.label for each in self.ranges if advised is not None and each.index == advised.r), None)
@@ -55,8 +55,8 @@ class Advice(msgspec.Struct, frozen=True):
 
 def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
     """
-    Return the band of each type in each region, keyed by `REGION/TYPE`. Types for which the advisor at `source` lists
-    no band are left out. An empty `instance_types` stands for all types. Raises the same errors as `read_advice`.
+    Return the band of each type in each region, keyed by `REGION/TYPE`. Types without a band in the advisor's data at
+    `source` are left out. An empty `instance_types` stands for all types. Raises the same errors as `read_advice`.
     """
     advice = read_advice(source, clock)
     found = {
@@ -80,7 +80,7 @@ def read_advice(source: str, clock: Clock, cache: Path | None = None) -> Advice:
         return _decoded(Path(source).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
         raise CloudError(
-            f"the Spot Instance Advisor cannot be read from {source}: {error}", hint=f"--advisor {ADVISOR_URL}"
+            f"the Spot Instance Advisor cannot be read from {source}: {error}", hint=f"try --advisor {ADVISOR_URL}"
         ) from error
 
 

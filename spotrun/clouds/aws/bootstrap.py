@@ -1,4 +1,4 @@
-"""The user-data of an instance: see spotrun.clouds.startup."""
+"""The user-data of an EC2 instance. spotrun.clouds.startup describes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls the API of one region, with spotrun's own retries, and reads every page of a list."""
+"""Calls the AWS API of one region. Retries failed calls by spotrun's own rules, and reads all pages of a list."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config_for(patience: Patience) -> Config:
 
 
 def _session() -> Session:
-    """Return a session with the current settings and credentials."""
+    """Return a session with the settings and credentials that are current now."""
     session = Session()
     session.register_component("data_loader", _MODELS)
     return session
@@ -63,7 +63,7 @@ def default_region() -> str:
 def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
     """
     Check that the SDK lists these regions. Without this check, a call to a region that does not exist would fail as if
-    the network were down, and would be repeated. `key` is the key of the job that names the regions, for the error.
+    the network were down, and would be repeated. `key` is the job's key that names the regions; the error shows it.
 
     Raises:
         SpecInvalid: the SDK does not list one of the regions.
@@ -75,13 +75,13 @@ def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
             meant = _like(name, known)
             hint = f"did you mean {meant}?" if meant else "`spotrun offers` lists types and their regions"
             newer = "if the region is new, update the SDK: pip install --upgrade boto3"
-            raise SpecInvalid(f"AWS has no region {shown(name)}", hint=f"{hint} ({newer})", key=key)
+            raise SpecInvalid(f"AWS has no region {shown(name)}", hint=f"{hint}; {newer}", key=key)
 
 
 def _like(name: str, known: Iterable[str]) -> str | None:
     """
-    Return the region that the user probably meant. Of similar names, one with the same letters in another order is
-    preferred. Return None if no name is similar.
+    Return the region that the user probably meant, or None if no name is similar. A name with the same letters in
+    another order is preferred.
     """
     near = get_close_matches(name, sorted(known), 3)
     return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
@@ -89,8 +89,8 @@ def _like(name: str, known: Iterable[str]) -> str | None:
 
 def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
     """
-    Raise NoAnswer if an answer has status 200, but lacks every field that AWS's answer to this call would have. Such an
-    answer comes from a captive portal, not from AWS.
+    Raise NoAnswer if an answer has status 200, but none of the fields of AWS's answer to this call. It comes from a
+    captive portal, not from AWS.
     """
     shape = model.output_shape
     if http_response.status_code < 300 and shape is not None and shape.members and not parsed.keys() & shape.members:
@@ -103,9 +103,9 @@ def _client_of(service: str) -> property:
 
 class Region(PatientClient):
     """
-    Calls AWS's services in one region. After throttling, a 5xx status or a network failure, a call is repeated, with
-    jitter. `patience` contains the timeout of a single call, and the time for which a call is repeated. Each of AWS's
-    answers contains AWS's time, and `clock` is corrected with it.
+    Calls AWS's services in one region. Calls that were throttled, got a 5xx status or did not get through are repeated
+    after waiting times with jitter. `patience` contains the timeout of a single call, and the time for which calls are
+    repeated. Each of AWS's answers contains the time, which corrects `clock`.
     """
 
     ec2 = _client_of("ec2")
@@ -127,14 +127,14 @@ class Region(PatientClient):
     @cached_property
     def aside(self) -> Region:
         """
-        The same region, for calls that a run can do without. Such a call gives up after a few seconds, because the
-        caller will repeat it later anyway.
+        The same region, for calls that are not essential. It gives up after a few seconds, because the caller will
+        repeat the call later anyway.
         """
         return Region(self.name, self._clock, ASIDE)
 
     @cached_property
     def partition(self) -> str:
-        """`aws`, or the partition of the regions in China or for the US government. It is part of every ARN."""
+        """The region's partition, a part of every ARN: `aws`, or another name in China and for the US government."""
         with translated(f"find the partition of {self.name}"):
             return str(_session().get_partition_for_region(self.name))
 
@@ -153,7 +153,7 @@ class Region(PatientClient):
         return client
 
     def ask(self, action: str, call: Callable[[], T]) -> T:
-        """Return the result of `call`, which must be harmless to repeat. For the errors, see CloudDriver."""
+        """Return the result of `call`, which must be harmless to repeat. Raises the errors that CloudDriver lists."""
 
         def once() -> T:
             with translated(action):
@@ -168,7 +168,7 @@ class Region(PatientClient):
         return wrong_clock(error) or error
 
     def pages(self, client: Any, operation: str, of: str, **parameters: Any) -> list[Any]:
-        """Return all items under the key `of`, from all pages of an operation."""
+        """Return the items in the list `of` of an operation's answer, from all of its pages."""
 
         def read() -> list[Any]:
             found = client.get_paginator(operation).paginate(**parameters)

@@ -1,4 +1,6 @@
-"""Checks which zones of a region offer the instances that a job wants, and how many the account's quotas allow."""
+"""
+Checks which zones of a region offer the instances that a job wants, and how many of them the account's quotas allow.
+"""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class Catalog:
     @property
     def remarks(self) -> Iterator[str]:
         """
-        Yield a remark for each kind of data (types, prices, image and so on) that cannot be read now. The last known
-        data stay in use.
+        Yield a remark for each kind of data (types, prices, image and so on) that cannot be read now. The data that
+        were read last stay in use.
         """
         kept = {
             "the list of types": self._types.trouble,
@@ -82,7 +82,7 @@ class Catalog:
 
     @property
     def zones(self) -> dict[str, set[str]]:
-        """The zones that offer each type, including zones in which the account has no subnet for spotrun."""
+        """The zones that offer each type, even those in which the account has no subnet for spotrun."""
         return self._zones.get()
 
     @property
@@ -91,7 +91,7 @@ class Catalog:
 
     @property
     def launch_template(self) -> str:
-        """The launch template that launches use, as `ID:VERSION`. Empty if the job names no template."""
+        """The launch template that the job names, as `ID:VERSION`; "" if it does not name one."""
         return self._launch_template.get()
 
     def forget_image(self) -> None:
@@ -101,7 +101,7 @@ class Catalog:
         self._launch_template.forget()
 
     def forget_network(self) -> None:
-        """Forget the subnets and the security group."""
+        """Forget the cached subnets and security group."""
         self._network.forget()
 
     @property
@@ -117,7 +117,7 @@ class Catalog:
     def offerings(self) -> Iterator[Offering]:
         """
         Yield the offerings that can be launched: every type in every zone in which the account has a subnet for
-        spotrun. Pools without a known price, and pools left out by `leave_out`, are excepted.
+        spotrun, except pools that have no known price or that `leave_out` excludes.
         """
         for offering in self.rented_out():
             if offering.zone in self.network.subnets and not self._left_out.has(offering.pool):
@@ -129,8 +129,8 @@ class Catalog:
 
     def surrounded(self, offering: Offering) -> Offering:
         """
-        Return the offering, completed with what a launch needs now: image, subnets and launch template. The offering's
-        zone must have a subnet.
+        Return the offering, with the machine image, subnets and launch template that a launch needs at present. The
+        offering's zone must have a subnet.
         """
         first, *others = self.network.subnets[offering.zone]
         return replace(
@@ -143,7 +143,7 @@ class Catalog:
 
     def rented_out(self) -> Iterator[Offering]:
         """
-        Yield every type in every zone that offers it, including zones in which the account has no subnet for spotrun.
+        Yield every type in every zone that offers it, even in zones in which the account has no subnet for spotrun.
         """
         for kind in self.types.values():
             listed = self.price_list.prices.get(kind.name)
@@ -162,8 +162,8 @@ class Catalog:
 
     def spot_history(self, since: datetime) -> Mapping[SpotPool, list[PriceSegment]]:
         """
-        Return the spot prices from `since` on, for the bills of instances that have run since that time. If these
-        prices cannot be read now, return the last known ones.
+        Return the spot prices since `since`, to bill instances that have run since then. If the prices cannot be read
+        now, return those that were read last.
         """
         now_s = self._clock.monotonic()
         read_s, from_then_on, history = self._history
@@ -223,8 +223,8 @@ def _price_list_lasts_s(found: PriceList) -> float:
 
 def _shares_a_gpu(row: dict[str, Any]) -> bool:
     """
-    Return whether the type has only a part of a GPU (g6f, gr6f). Such a type is left out: EC2 reports 0 GPUs for it,
-    and no job can request part of a GPU.
+    Return True if the type has only a part of a GPU (g6f, gr6f). Such a type is left out: EC2 reports 0 GPUs for it,
+    and no job can request a part of a GPU.
     """
     return any(gpu["Count"] == 0 for gpu in row.get("GpuInfo", {}).get("Gpus", []))
 

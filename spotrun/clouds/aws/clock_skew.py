@@ -1,8 +1,9 @@
 """
 Reads the time on AWS's clocks, and corrects a run's clock with it.
 
-AWS dates the events of instances with its own clocks. A bill or a decision that compared such a time with this
-machine's clock would be wrong by the clocks' difference. So the answers to a run's calls correct the run's clock.
+AWS dates the events of instances by its own clocks. If such a time were compared with the time on this machine's clock,
+bills and decisions would be wrong by the difference between the clocks. So the run's clock is corrected by the time in
+AWS's answers to the run's calls.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def answered_at(answer: Mapping[str, Any]) -> datetime | None:
 
 def keep_right(clock: Clock, client: Any) -> None:
     """
-    Correct `clock` with each answer that `client` receives. Refusals are ignored, because they may come from a proxy.
+    Correct `clock` by the time in each answer that `client` receives. Error answers are ignored, because they may come
+    from a proxy.
     """
 
     def asked(context: dict[str, Any], **_: Any) -> None:
@@ -50,9 +52,8 @@ def keep_right(clock: Clock, client: Any) -> None:
 
 def wrong_clock(error: CloudError) -> ClockWrong | None:
     """
-    Find out whether AWS has refused a signature because the system clock is wrong: the SDK dates its signatures with
-    that clock. `error` is the refusal. If the clock is wrong, return the error to raise instead of `error`. If the
-    clock is right, or AWS's time is unknown, return None.
+    Return the error to raise instead of `error` if AWS refused a signature because this machine's clock is wrong. (The
+    SDK dates signatures by this clock.) Return None if the clock is right, or if AWS's time is unknown.
     """
     cause = error.__cause__
     told, now = answered_at(cause.response) if isinstance(cause, ClientError) else None, system_clock().now()

@@ -1,4 +1,4 @@
-"""The cloud `aws`, Amazon EC2. See spotrun.clouds.cloud."""
+"""The cloud `aws`, Amazon EC2. Implements the interface in spotrun.clouds.cloud."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
 
 
 class Aws(Cloud):
-    """EC2. The section `aws` of a job names the regions and types, and the image, network and role of an instance."""
+    """
+    EC2. The section `aws` of a job names regions and instance types, and the machine image, network and role of each
+    instance.
+    """
 
     name = "aws"
     here = False
@@ -90,7 +93,7 @@ class Aws(Cloud):
         return Reference(PARAMETER, PARAMETERS + name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """Return the usual boot time of a GPU instance with a Deep Learning AMI."""
+        """Return the usual boot time of a GPU instance whose machine image is a Deep Learning AMI."""
         return timedelta(seconds=90)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -132,8 +135,8 @@ class Aws(Cloud):
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """
-        Correct `clock` before the run uses it: call AWS once, and compare `clock` with the time in the answer. Each
-        later answer of AWS corrects the clock too.
+        Correct `clock` before the run uses it. AWS's answer to each call contains the time, which corrects the clock;
+        so one call is made now.
         """
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.aws.account_checks import account_number
@@ -180,8 +183,8 @@ class Aws(Cloud):
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
         """
-        Forward ports without opening a shell. A session of Session Manager forwards only one port. For several ports, a
-        session is started for each port, and when the user ends the command, all of the sessions end.
+        Forward ports without opening a shell. Session Manager needs a separate session for each port. All of these
+        sessions end when the user ends the command.
         """
         shell = self.shell(spec, instance)
         sessions = [(*shell.command, *_leading(one)) for one in forwards]
@@ -202,7 +205,7 @@ class Aws(Cloud):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
-            f"{instance_id} is on aws, where only AWS interrupts instances",
+            f"{instance_id} is on aws, where spotrun cannot interrupt instances",
             hint="AWS Fault Injection Service can send a spot interruption: aws:ec2:send-spot-instance-interruptions",
         )
 
@@ -281,7 +284,7 @@ CLOUD = Aws()
 
 
 def _sdk() -> AbstractContextManager[None]:
-    """Return the context for all imports that need the extra `aws`."""
+    """Return a context for imports that need the extra `aws`. It turns an ImportError into CloudNotInstalled."""
     return needs_extra("aws", "aws", CloudNotInstalled)
 
 
@@ -315,8 +318,8 @@ def _identities(
 
 def _repository(spec: RunSpec | None) -> str:
     """
-    Return the ECR repository from which instances pull the job's image, using their run's role. Return "" if the job
-    has no such image, or has a password for it.
+    Return the ECR repository from which instances pull the job's container image with their run's role. Return "" if
+    the image is not in ECR, or if the job has a password to pull it.
     """
     if spec is None or spec.image is None or PASSWORD in spec.secrets:
         return ""

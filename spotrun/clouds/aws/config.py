@@ -19,12 +19,12 @@ prefix.
 
 class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The regions to rent in, and the image, disk, network and role of an instance.
+    The regions to rent in, and the machine image, disk, network and role of each instance.
 
-    `instance_types` limits the offerings. If it is empty, every x86_64 type is offered, and reading them takes a dozen
-    pages of EC2's lists. The security group is found by name; instances use the subnets of its network. `image_id`
-    takes precedence over `image_parameter`. `launch_template` names a template that applies to each launch.
-    `instance_profile` names one profile for all runs; without it, each run has a separate profile.
+    `instance_types` limits the offerings. If it is empty, every x86_64 type is offered, and EC2 lists them on a dozen
+    pages. The security group is found by name; instances use the subnets of its network. `image_id` takes precedence
+    over `image_parameter`. `launch_template` names a template that applies to each launch. `instance_profile` names a
+    profile that all runs share; without it, each run has its own.
     """
 
     regions: tuple[str, ...]
@@ -47,8 +47,8 @@ def in_small_letters(names: Iterable[str]) -> tuple[str, ...]:
 
 def config_of(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
     """
-    Return the configuration that a job describes. If `resources` names a region, zone or type, only that one is used,
-    whatever `aws` lists.
+    Return the configuration that a job describes. A region, zone or type that `resources` names takes precedence over
+    the lists in `aws`.
     """
     region = resources.region or (resources.zone and resources.zone.lower().rstrip(ascii_lowercase))
     kind = resources.instance_type

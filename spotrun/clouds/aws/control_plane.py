@@ -1,12 +1,12 @@
 """
-Computes the cost of a night apart from its instances: the function in the cloud, its log, and its requests to the
-store.
+Computes the cost of a night without its instances: of the Lambda function that runs the night, its log, and its
+requests to the store.
 
 The prices come from a dated table, control_plane.json. The numbers of calls and requests were counted in a rehearsal of
 a night. Lambda is charged at its list price, although most accounts stay within its free tier.
 
-Three things are free: the first 14 million calls of EventBridge Scheduler a month, EC2's events on the account's own
-bus, and requests to EC2, to IAM and to the API of EventBridge Scheduler.
+Free of charge are the first 14 million calls that EventBridge Scheduler makes in a month, EC2's events on the account's
+own event bus, and requests to the APIs of EC2, IAM and EventBridge Scheduler.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def prices() -> PriceTable:
 
 
 def usd_of_a_night(hours: float) -> Decimal:
-    """Return the expected cost of a night whose run lives for `hours`."""
+    """Return the expected cost of a night whose run takes `hours`."""
     usd = prices().prices
     calls = calls_of_a_night(hours)
     seconds = calls.ticks * TICK_S + calls.colds * COLD_S + BEGIN_S
@@ -51,8 +51,8 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 def usd_of(calls: Calls) -> Decimal:
     """
-    Return the cost of all calls of the function. The requests that a call made were counted for only some of the calls.
-    Each other call is assumed to cost as much as the average counted call.
+    Return the cost of all calls of the function. Only for some of them is it known which requests they made. Each other
+    call is assumed to cost as much as the average of these.
     """
     usd = prices().prices
     gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024

@@ -68,13 +68,13 @@ def instance_of(
     Convert a row of DescribeInstances to an Instance.
 
     `prices` is the price history of the instance's pool, oldest first. If it is empty, the price in the instance's tag
-    is used. `gone_by` is used as the end time if EC2 reports none.
+    is used. If EC2 does not report when an ended instance ended, it is assumed to have ended at `gone_by`.
 
-    EC2 bills only running instances, but does not report when an instance began to run. So billing starts at
-    `pending_at`, the time when the instance was last seen pending. If that is unknown, billing starts at the launch.
+    EC2 bills only running instances, but does not report when an instance began to run. Billing is assumed to start at
+    `pending_at`, when the instance was last seen pending or, if that is unknown, at the launch.
 
-    `key` is EBS's default key; "" if the caller is not allowed to read it. If EC2 could not start the instance, the key
-    may be the cause, and then `end_reason` says so.
+    `key` is EBS's default key; "" if the caller is not allowed to read it. If EC2 could not start the instance, and the
+    key may be the cause, `end_reason` says so.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]
@@ -134,8 +134,8 @@ def _reason(found: dict[str, Any]) -> str:
 
 def _told_reason(found: dict[str, Any], region: str, key: str | None) -> str:
     """
-    Return EC2's reason, such as `Client.VolumeLimitExceeded: Volume limit exceeded`, and its probable cause. Most of
-    EC2's messages begin with the code; to any other message the code is added.
+    Return EC2's reason for the end of an instance, such as `Client.VolumeLimitExceeded: Volume limit exceeded`, and the
+    probable cause. If EC2's message does not begin with the error code, put the code in front of it.
     """
     code, message = _reason(found), str(found.get("StateReason", {}).get("Message", ""))
     told = message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
@@ -153,7 +153,7 @@ def cannot_start(found: dict[str, Any]) -> bool:
 
 def end_told(found: dict[str, Any]) -> datetime | None:
     """
-    Return the end time that a row reports, as in `User initiated (2026-11-21 10:00:00 GMT)`; None if it reports none.
+    Return the end time in a row's text, such as `User initiated (2026-11-21 10:00:00 GMT)`; None if it has no end time.
     """
     told = _WHEN.search(found.get("StateTransitionReason", ""))
     return None if told is None else datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
@@ -172,8 +172,8 @@ def odd_tags(found: dict[str, Any]) -> str:
 
 def _launch(tags: Mapping[str, str]) -> int:
     """
-    Return the launch's number from its tag. If a user has changed that tag, return the number from the end of the token
-    in another tag. If a user has changed both, return 0, which no launch has.
+    Return the launch's number from the launch tag. If a user has changed this tag, return the number at the end of the
+    token tag. If a user has changed both, return 0, which no launch has.
     """
     return _number(tags.get(tag.LAUNCH)) or _number(tags.get(tag.TOKEN, "").rpartition("-")[2])
 

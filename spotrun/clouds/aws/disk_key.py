@@ -1,9 +1,9 @@
 """
 Checks whether EC2 is allowed to use the key that encrypts instances' disks.
 
-A launch names no key, so EBS uses the region's default key. If that key belongs to the customer, EC2's service-linked
-role for spot needs a grant for the key. Without the grant, EC2 accepts each launch and then ends the instance with
-`Client.InternalError` or `Client.InvalidKMSKey.InvalidState`, without naming the key.
+A launch does not name a key, so EBS uses the region's default key. If that is a customer managed key, EC2's
+service-linked role for spot needs a grant for it. Without the grant, EC2 accepts each launch and then ends the instance
+with `Client.InternalError` or `Client.InvalidKMSKey.InvalidState`, without naming the key.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 """
 
@@ -37,15 +37,18 @@ KEY_UNREAD = "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml aga
 
 
 def default_key(region: Region) -> str:
-    """Return the ARN of EBS's default key, or `OF_AWS`. Raise AccessDenied if the caller is not allowed to read it."""
+    """
+    Return the ARN of EBS's default key, or `OF_AWS` if that key is AWS's own. Raise AccessDenied if the caller is not
+    allowed to read it.
+    """
     answer = region.ask("read EBS's default key", region.ec2.get_ebs_default_kms_key_id)
     return str(answer["KmsKeyId"])
 
 
 def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
     """
-    Return the probable cause of a failed start whose EC2 reason is `reason`; "" if a key cannot be the cause. `key` is
-    EBS's default key in the region `where`; "" if the caller is not allowed to read it.
+    Return the probable cause of a failed start; "" if a key cannot be the cause. `reason` is EC2's reason for the
+    failure. `key` is EBS's default key in the region `where`; "" if the caller is not allowed to read it.
     """
     names_key = "Client.InternalError" in reason or "KMS" in reason
     if not names_key and key in ("", OF_AWS):
@@ -79,12 +82,12 @@ def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
 
 
 def _judged(region: Region, key: str, what: str, role: str, command: str) -> Iterator[Finding]:
-    """Report whether EC2 is allowed to use the key. `role` is EC2's role for spot; "" if the job does not use spot."""
+    """Report whether EC2 may use the key. `role` is EC2's role for spot, or "" if the job does not use spot."""
     described = region.ask("read a key", lambda: region.kms.describe_key(KeyId=key))["KeyMetadata"]
     if described["KeyState"] != "Enabled":
         enable = f"aws kms enable-key --region {region.name} --key-id {key}"
         hint = f"{enable}; or set another key with aws ec2 modify-ebs-default-kms-key-id"
-        yield failed("disk key", CloudError(f"{what} is {described['KeyState']}: no instance can start", hint=hint))
+        yield failed("disk key", CloudError(f"{what} is {described['KeyState']}, so no instance can start", hint=hint))
     elif not role:
         yield ok("disk key", f"{what} is enabled")
     elif _policy_allows(region, described["Arn"], role) or _is_granted(region, described["Arn"], role):
@@ -96,9 +99,8 @@ def _judged(region: Region, key: str, what: str, role: str, command: str) -> Ite
 
 def _policy_allows(region: Region, key: str, role: str) -> bool:
     """
-    Return whether the key's policy itself lets `role` use the key. A statement that allows the whole account is not
-    enough: with it, each role still needs a policy of its own that allows the key, and the policy of EC2's role for
-    spot allows no key.
+    Return True if the key's policy itself lets `role` use the key. A statement for the whole account is not enough: it
+    only lets each role's own policy allow the key, and the policy of EC2's role for spot does not allow any key.
     """
     answer = region.ask("read the policy of a key", lambda: region.kms.get_key_policy(KeyId=key, PolicyName="default"))
     statements = _listed(json.loads(answer["Policy"])["Statement"])

@@ -1,10 +1,10 @@
 """
 Checks an AWS account with the caller's own credentials, before any instance is billed.
 
-The checks read settings, and try out calls without lasting effect. RunInstances and TerminateInstances are called as
-dry runs, which launch and end nothing. The checks create a role for a run that does not exist, and a guard for an
-instance that does not exist, and then remove both. One effect can last: if the account lacks EC2's role for spot, the
-checks create that role, and it stays.
+The checks read settings and try out calls. RunInstances and TerminateInstances are called only as dry runs, which
+launch and end nothing. The checks also create a role for a run that does not exist, and a guard for an instance that
+does not exist, and then remove both. Only one thing can stay: if the account does not have EC2's role for spot, the
+checks create it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch
 
 class AwsDoctor:
     """
-    Checks one region of an account, for a job if one is given. `wanted` may be empty; `secrets` are the job's secrets,
-    keyed by their environment variables, and `repository` is the ECR repository of the job's image.
+    Checks one region of an account. `wanted` are the resources to rent, if they are known. For a job, `secrets` are its
+    secrets, keyed by their environment variables, and `repository` is the ECR repository of its container image.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class AwsDoctor:
         yield Step("secrets", partial(secret_findings, region, self._secrets))
         yield Step("guard", self._guard)
 
-    # -- the caller, and the time --------------------------------------------------------------------------------
+    # -- login and clock -----------------------------------------------------------------------------------------
 
     def _identity(self) -> Iterator[Finding]:
         who, skew = self._with_skew(lambda: account_checks.caller(self._region))
@@ -126,10 +126,10 @@ class AwsDoctor:
 
     @property
     def _machine_time(self) -> datetime:
-        """The time on this machine's clock: the run's clock without the corrections from AWS's answers."""
+        """The time on this machine's clock, which is the run's clock without the corrections by AWS's answers."""
         return self._clock.now() + self._clock.ahead
 
-    # -- the surroundings of an instance -------------------------------------------------------------------------
+    # -- image, network and prices -------------------------------------------------------------------------------
 
     def _image(self) -> Iterator[Finding]:
         image = describe_image(self._region, self._catalog.image)
@@ -161,12 +161,13 @@ class AwsDoctor:
         types = {each.instance_type for each in self._capacity.one_of_each().values()}
         return price_findings(self._region, sorted(types), self._clock.now())
 
-    # -- the caller's permissions --------------------------------------------------------------------------------
+    # -- permissions ---------------------------------------------------------------------------------------------
 
     def _launches(self, *, rehearse: bool) -> Iterator[Finding]:
         """
-        Check with dry runs that a run could launch instances. Use the instance profile that the job names or, if it
-        names none, a role that is made for this check. Without `rehearse`, check only that the role can be made.
+        Check with dry runs that a run can launch instances. Use the instance profile that the job names or, if it does
+        not name one, a role that is created for this check. Without `rehearse`, check only that the role can be
+        created.
         """
         if self._config.instance_profile is not None:
             if rehearse:
@@ -231,7 +232,7 @@ class AwsDoctor:
 
 
 def _ways_out(network: Network, region: str) -> Iterator[Finding]:
-    """Warn about each zone in which no subnet leads to the internet: instances in this zone cannot install packages."""
+    """Warn about each zone without a subnet that leads to the internet: instances there cannot install packages."""
     if network.unrouted:
         hint = "allow ec2:DescribeRouteTables: deploy infra/aws/account.yaml again"
         yield unknown("way out", f"it is unknown which subnets lead to the internet: {network.unrouted}", hint)

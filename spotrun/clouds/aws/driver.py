@@ -1,4 +1,4 @@
-"""EC2 as a CloudDriver."""
+"""The CloudDriver for EC2."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ Filter = dict[str, Any]
 
 
 class AwsDriver:
-    """
-    Rents EC2 instances in the configured regions. All facts about instances come from EC2 and the instances' tags.
-    """
+    """Rents EC2 instances in the configured regions. All facts about them come from EC2 and from their tags."""
 
     name = "aws"
     rations_calls = True
@@ -112,8 +110,8 @@ class AwsDriver:
 
     def describe(self, instance_id: str) -> Instance | None:
         """
-        Return the instance, in whichever region it is; None if no region has it. If one region does not answer, the
-        other regions are still searched. The error is raised only if none of them has the instance.
+        Search all regions for the instance, and return it; None if no region has it. If a region does not answer, the
+        others are still searched. The region's error is raised only if none of them has the instance.
         """
         if _ID_PATTERN.fullmatch(instance_id) is None:
             return None
@@ -151,11 +149,13 @@ class AwsDriver:
         for region in self._regions.values() if home is None else [self._regions[home]]:
             self._terminate_in(region, instance_id)
 
-    # -- the calls -------------------------------------------------------------------------------------------
+    # -- calls of EC2 ----------------------------------------------------------------------------------------
 
     def _region_of(self, offering: Offering) -> Region:
         if offering.region not in self._regions:
-            raise CloudError(f"{offering} is in none of the job's regions", hint="name its region under resources")
+            raise CloudError(
+                f"{offering} is in none of the job's regions", hint="name its region under `resources` in the job"
+            )
         return self._regions[offering.region]
 
     def _run(self, region: Region, request: LaunchRequest) -> dict[str, Any]:
@@ -169,8 +169,8 @@ class AwsDriver:
 
     def _launched_before(self, region: Region, request: LaunchRequest, error: TokenReused) -> Instance:
         """
-        Return the instance that an earlier call launched with the same token. The token is unique to this run and
-        launch, so the instance belongs to this launch, although its image may be older than the request's. Raise
+        Return the instance that an earlier call launched with the same token. Its image may be older than the
+        request's. Still it is the instance of this launch, because each launch of a run has its own token. Raise
         `error` if the instance is not in the request's pool.
         """
         seen = sorted(self._look(region, _of_run(request.run_uid)), key=lambda each: each.launched_at)
@@ -184,8 +184,8 @@ class AwsDriver:
     def _quota_error(self, region: Region, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
         Return the error to raise for a launch that a quota has refused. An instance that has just ended still counts
-        against the quota for a while. If spotrun has such an instance, return CloudUnavailable, because waiting helps.
-        Otherwise return QuotaExceeded.
+        against the quota for a while. If spotrun has such an instance, return CloudUnavailable, because waiting helps;
+        otherwise return QuotaExceeded.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         quota = quota_of(offering.instance_type, offering.capacity_type)
@@ -197,7 +197,7 @@ class AwsDriver:
         ]
         if holding:
             return CloudUnavailable(
-                f"{error.message} ({', '.join(holding)}, which just ended, may still count against the quota)"
+                f"{error.message} (instances that just ended may still count against the quota: {', '.join(holding)})"
             )
         told = self._told_of(region, quota) if isinstance(error, VcpusInUse) else ""
         return QuotaExceeded(f"{error.message}; {told}", hint=error.hint) if told else error
@@ -232,12 +232,12 @@ class AwsDriver:
 
     def _offered_in(self, name: str) -> list[Offering]:
         """
-        Return a region's offerings. Return no offerings while the region's instances cannot be listed: if an answer to
-        a launch there were lost, spotrun could not find out whether an instance was started.
+        Return a region's offerings. Return none while the region's instances cannot be listed: if the answer to a
+        launch were lost then, spotrun could not find out whether an instance was started.
         """
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- remarks, and lists of instances ---------------------------------------------------------------------
 
     def _odd(self) -> Iterator[str]:
         left_out = self._offered.left_out | self._listed.left_out
@@ -257,8 +257,8 @@ class AwsDriver:
 
     def _look(self, region: Region, filters: Iterable[Filter]) -> list[Instance]:
         """
-        Return the instances that match `filters`. This takes one call to EC2, and another call for prices if at least
-        one of the instances is a spot instance.
+        Return the instances that match `filters`. This makes one call to EC2, and a second one, for prices, if there
+        are spot instances among them.
         """
         reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=[*filters])
         rows = [row for reservation in reservations for row in reservation["Instances"]]
@@ -284,8 +284,8 @@ class AwsDriver:
 
 def _key_of(region: Region) -> str:
     """
-    Return EBS's default key. Return "" if it cannot be read. That must not raise an error: the key only helps to
-    explain why an instance ended, and the driver has to report the end in any case.
+    Return EBS's default key. If it cannot be read, return "" instead of raising an error, because the key only helps to
+    explain why an instance ended. The driver has to report the end in any case.
     """
     try:
         return default_key(region)

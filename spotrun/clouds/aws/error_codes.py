@@ -1,9 +1,9 @@
 """
 Translates AWS's error codes into CloudDriver's errors.
 
-Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. The rows P1 to P28 of the failure
-catalogue describe failures that these codes caused in other projects. IAM's codes are listed under each of its actions:
-https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
+Codes of EC2: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. IAM's codes are listed under
+each of its actions: https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html. Numbers such as P4 refer
+to rows of the failure catalogue, which describe failures that these codes caused in other projects.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class VcpusInUse(QuotaExceeded):
 
 
 class TokenReused(CloudError):
-    """The launch token was used before with other parameters (P11)."""
+    """The launch token was already used, with different parameters (P11)."""
 
 
 class NoSuchInstance(CloudError):
-    """EC2 does not find the instance: either it is long gone, or it is too new to be known everywhere (P7)."""
+    """EC2 does not find the instance: it ended long ago, or is too new to be known everywhere (P7)."""
 
 
 class BadLaunchTemplate(CloudError):
@@ -156,8 +156,8 @@ _TITLE = re.compile(r"<title>([^<]*)", re.IGNORECASE)
 
 def translated(action: str) -> AbstractContextManager[None]:
     """
-    Translate the errors that boto3 raises in the block into CloudDriver's errors. `action` completes the message "AWS
-    refused to …".
+    Translate errors that boto3 raises in the `with` block into CloudDriver's errors. `action` completes the message
+    "AWS refused to …".
 
     Raises:
         CloudError: for a code that ERRORS_BY_CODE lists, the subclass listed there; for any other code with status 5xx,
@@ -183,7 +183,7 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
     """
-    Return the error for an answer of AWS. The error's message contains AWS's code and message, because AWS's message
+    Return the error for an error answer of AWS. Its message contains AWS's code and also AWS's message, because that
     sometimes names zones that have capacity.
     """
     told = error.response.get("Error", {})
@@ -197,9 +197,7 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
 
 
 def _without_page(words: str) -> str:
-    """
-    Return `words`. If a failing proxy has sent an HTML page, return the page's title instead, which is as informative.
-    """
+    """Return `words`. If they contain an HTML page, which comes from a failing proxy, replace it with its title."""
     found = _PAGE.search(words)
     if found is None:
         return words

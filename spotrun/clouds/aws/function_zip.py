@@ -3,7 +3,7 @@ Makes the archive of the function that takes care of nights on AWS.
 
     make function          # or: python -m spotrun.clouds.aws.function_zip build/function.zip
 
-The archive contains only those botocore services that spotrun calls: all services together have 100 MB.
+The archive contains only the botocore services that spotrun calls, because all services together take 100 MB.
 
 https://docs.aws.amazon.com/lambda/latest/dg/python-package.html
 """
@@ -26,7 +26,7 @@ SERVICES = {
 
 def _calls(name: str) -> bool:
     """
-    Return whether spotrun reads this file of a package. It reads all files except those of AWS services that it does
+    Return True if spotrun reads this file of a package. It reads all files except those of AWS services that it does
     not call.
     """
     parts = PurePosixPath(name).parts
@@ -48,7 +48,7 @@ the Linux that Lambda runs them on. This is Amazon Linux 2023 with glibc 2.34, o
 
 
 def function_of_this_installation(*, portable: bool = True) -> Function:
-    """Make Lambda's archive from this installation: see `archive_for`."""
+    """Build the archive for Lambda from this installation. Raises the same errors as `archive_for`."""
     return archive_for(LAMBDA, portable=portable)
 
 

@@ -1,6 +1,6 @@
 """
-The guards of protocol 11 on EC2. For each launch, a one-shot schedule ends the instance when its time-to-live is over,
-even if the instance hangs and the runner, or the runner's machine, is gone.
+The guards of protocol 11 on EC2. For each launch, a one-time schedule ends the instance when its time-to-live expires,
+even if the instance hangs and no runner is left.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html
 """
@@ -39,8 +39,8 @@ before the guard.
 
 def missing(region: Region, clock: Clock) -> str | None:
     """
-    Check that a run could use guards: make a guard for an instance that does not exist, and delete it. Return None if
-    both steps work. Otherwise return the reason why launches would have no guard, or why a guard could not be removed.
+    Check that runs can use guards: create a guard for an instance that does not exist, and delete it. Return None if
+    both steps work, or else the reason why a guard cannot be created or deleted.
     """
     ends_at = clock.now() + _FAR_AHEAD
     nobodys = Guard(token=_NOBODYS, region=region.name, instance_id=account_checks.NO_INSTANCE, ends_at=ends_at)
@@ -57,8 +57,8 @@ def missing(region: Region, clock: Clock) -> str | None:
 
 def _lacks_group(region: Region) -> bool:
     """
-    Delete the trial guard of an earlier `doctor` that died before it deleted the guard. Return whether the schedule
-    group is missing.
+    Return True if the schedule group is missing. To find out, delete a trial guard, which an earlier `doctor` may have
+    left if it died.
     """
     try:
         _delete(region, _NOBODYS)
@@ -80,8 +80,8 @@ def _delete(region: Region, token: str) -> None:
 class AwsGuards:
     """
     Creates and deletes guards, which are EventBridge schedules. An object of this class remembers the guards that it
-    has created, and does not create them again. If another process has already created a guard, AWS reports that the
-    schedule exists. This counts as success.
+    has created, and does not create them again. If AWS reports that a schedule exists, another process has created the
+    guard, which counts as success.
     """
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:
@@ -108,7 +108,7 @@ class AwsGuards:
 
 
 def _schedule(guard: Guard, partition: str, account: str) -> dict[str, Any]:
-    """Return the parameters of a guard's schedule, which deletes itself after it has fired."""
+    """Return the parameters of a guard's schedule. EventBridge deletes the schedule after it has fired."""
     at = guard.ends_at + LATER
     return {
         "Name": guard.token,

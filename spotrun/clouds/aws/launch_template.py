@@ -2,9 +2,9 @@
 Finds the launch template that a job names. Some accounts require such a template, which adds monitoring, licences or
 options to each launch.
 
-The parameters that spotrun passes to RunInstances take precedence over the template:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. The template's other settings take effect,
-so spotrun refuses a template that would break one of spotrun's promises.
+Parameters that spotrun passes to RunInstances override those of the template:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. The template's other parameters take
+effect, so spotrun refuses a template that would break one of spotrun's promises.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HINT = "choose a default version without this setting: aws ec2 modify-launch-te
 
 
 class LaunchTemplate(NamedTuple):
-    """One version of one template. A version never changes."""
+    """A version of a launch template. It never changes."""
 
     template_id: str
     version: str
@@ -42,7 +42,7 @@ def find_launch_template(region: Region, name: str) -> LaunchTemplate:
     Return the current default version of the template `name`.
 
     Raises:
-        BadLaunchTemplate: the template has no default version, or a launch with that version would break one of
+        BadLaunchTemplate: the template has no default version, or that version has a setting that would break one of
             spotrun's promises.
     """
 

@@ -1,5 +1,6 @@
 """
-Finds what a launch needs in a region: the image, the security group, and each zone's subnets with their routes out.
+Finds what a launch needs in a region: the image, the security group, and each zone's subnets with their routes to the
+internet.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ instances with a public address can use the route.
 
 
 class Ami(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine image. `made_on` is the day when it was made, as EC2 writes it; "" if EC2 reports none."""
+    """A machine image. `made_on` is the day on which it was created, in EC2's format; "" if EC2 does not report it."""
 
     image_id: str
     root_device: str
@@ -37,9 +38,9 @@ class Ami(msgspec.Struct, frozen=True, kw_only=True):
 class Subnet(msgspec.Struct, frozen=True, kw_only=True):
     """
     A subnet. Three fields describe how its instances reach the internet:
-    - `leads_out`: whether they reach it; None if the caller is not allowed to read the routes
-    - `gives_addresses`: whether each instance gets a public address
-    - `has_gateway`: whether an instance needs only a public address to reach the internet
+    - `leads_out`: True if they do; None if the caller is not allowed to read the routes
+    - `gives_addresses`: True if each instance gets a public address
+    - `has_gateway`: True if an instance needs only a public address to do so
     """
 
     subnet_id: str
@@ -53,7 +54,7 @@ class Subnet(msgspec.Struct, frozen=True, kw_only=True):
 class Network(msgspec.Struct, frozen=True, kw_only=True):
     """
     A network. `subnets` holds the subnets of each zone, best first; a zone without a subnet cannot be used (failures.md
-    P3). `unrouted` is the reason why the subnets' routes are unknown; "" if they are known.
+    P3). If the subnets' routes could not be read, `unrouted` is the reason.
     """
 
     group: str
@@ -63,8 +64,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_image(region: Region, config: AwsConfig) -> str:
     """
-    Return the id of the image that the job names. If the job names no image, return the id that the configured SSM
-    parameter contains now.
+    Return the id of the machine image that the job names. If it does not name one, return the id that the configured
+    SSM parameter contains now.
     """
     return config.image_id or _newest(region, config.image_parameter)
 
@@ -92,8 +93,8 @@ def _newest(region: Region, parameter: str) -> str:
 
 def find_network(region: Region, config: AwsConfig) -> Network:
     """
-    Find the configured security group and, in each zone, the subnets of the group's network in which instances can
-    start. Raise CloudError unless exactly one group has the configured name.
+    Find the configured security group and, in each zone of its network, the subnets in which instances can start. Raise
+    CloudError unless exactly one group has the configured name.
     """
     named = [{"Name": "group-name", "Values": [config.security_group]}]
     groups = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", Filters=named)
@@ -120,7 +121,7 @@ def find_network(region: Region, config: AwsConfig) -> Network:
 
 def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
     """
-    Return the route tables and "". If the caller is not allowed to read route tables, return None and the reason. (The
+    Return the route tables and "", or, if the caller is not allowed to read route tables, None and the reason. (The
     policies in earlier versions of infra/aws/account.yaml do not allow it.)
     """
     try:
@@ -147,7 +148,7 @@ def _subnet(row: dict[str, Any], tables: list[dict[str, Any]] | None) -> Subnet:
 def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
     """
     Return the targets of a subnet's default routes: internet gateways, NAT gateways, or other targets, such as another
-    network. A subnet without a route table uses the network's main table.
+    network. A subnet without its own route table uses the main table of the network.
     """
     own = [each for each in tables if any(link.get("SubnetId") == subnet_id for link in each.get("Associations", ()))]
     main = [each for each in tables if any(link.get("Main") for link in each.get("Associations", ()))]
@@ -159,15 +160,14 @@ def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
 
 def _best_first(subnets: list[Subnet]) -> tuple[Subnet, ...]:
     """
-    Return the subnets of a zone in which an instance can start, best first. A *way out* is a route to the internet or
-    to another network. These criteria order the subnets, the most important one first:
+    Sort the subnets of a zone, best first, by these criteria, of which earlier ones count more:
 
-    - has free addresses
-    - has a way out
-    - gives its instances public addresses
-    - the number of free addresses
+    - it has free addresses
+    - it has a route to the internet or to another network
+    - it gives its instances public addresses
+    - its number of free addresses
 
-    If the best subnet has a way out, subnets without a way out are left out.
+    If the best subnet has such a route, subnets without one are left out.
     """
     best = sorted(subnets, key=_worth, reverse=True)
     if best[0].leads_out:

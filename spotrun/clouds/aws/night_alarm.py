@@ -1,6 +1,7 @@
 """
-Calls the function of a night while its run lives: each minute through a schedule, and through a rule for EC2's events
-about the run's instances. The function itself switches both on and off, so nothing runs between nights.
+Calls a night's function until the night's run has ended. A schedule calls it each minute, and a rule calls it when EC2
+sends an event about one of the run's instances. The function itself enables and disables both, so nothing runs between
+nights.
 
 https://docs.aws.amazon.com/scheduler/latest/APIReference/API_UpdateSchedule.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
@@ -33,7 +34,7 @@ schedule next calls it, up to a minute later.
 
 
 def name_of(night: str) -> str:
-    """Return the name that a night's stack, function, rule, schedule group and role have in common."""
+    """Return the name of a night's stack, which is also the name of its function, rule, schedule group and role."""
     return f"spotrun-night-{night}"
 
 
@@ -59,8 +60,8 @@ class AwsAlarm:
 
     def off(self) -> None:
         """
-        Switch off the rule first, and then the schedule. If the function dies in between, the schedule is still on and
-        calls the function again, which then switches off the schedule too.
+        Disable the rule first, then the schedule. If the function dies between these two steps, the schedule calls the
+        function again, and the function then disables the schedule, too.
         """
         self.hear(())
         self._switch("DISABLED")

@@ -1,10 +1,9 @@
 """
-Makes, changes, describes and removes the CloudFormation stack of a night. A night is a job that a runner in the cloud
-begins at a time of day; this runner is a Lambda function, which is part of the stack. The module also uploads the code
-of the function.
+Creates, updates, describes and deletes the CloudFormation stack of a night, and uploads the code of its Lambda
+function. The function is the runner that begins the night's job at its time of day.
 
-A user may have deleted parts of the stack by hand, or may have interrupted an earlier installation. The module then
-removes what is left of the stack, and makes the stack again.
+If a user has deleted parts of the stack by hand, or has interrupted an earlier installation, what is left of the stack
+is deleted, and the stack is created again.
 
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
 https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
@@ -51,8 +50,8 @@ _RIGHTS = "infra/aws/README.md, under Nights, lists the rights that installing a
 
 def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
     """
-    Call AWS with `Region.ask`. If AWS refuses the call because the user lacks a right, the hint of the AccessDenied
-    names this right.
+    Call AWS with `Region.ask`. If AWS refuses the call because the user does not have a right, the hint of the
+    AccessDenied names this right.
     """
     with naming_the_right():
         return region.ask(action, call)
@@ -60,7 +59,7 @@ def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
 
 @contextmanager
 def naming_the_right() -> Iterator[None]:
-    """If this block raises an AccessDenied, name the missing right in its hint."""
+    """If the `with` block raises an AccessDenied, name the missing right in the error's hint."""
     try:
         yield
     except AccessDenied as error:
@@ -74,7 +73,7 @@ def parameters_of(stack: Mapping[str, Any]) -> dict[str, str]:
 
 
 class NightStack:
-    """The CloudFormation stack of the night `name`. The stack does not have to exist yet."""
+    """The CloudFormation stack of the night `name`. It need not exist yet."""
 
     def __init__(self, region: Region, name: str, clock: Clock) -> None:
         self._region, self._clock = region, clock
@@ -91,7 +90,7 @@ class NightStack:
 
         Raises:
             CloudError: the stack failed. The error gives the first reason, and is AccessDenied if a right is missing.
-            CloudUnavailable: the change is still under way.
+            CloudUnavailable: CloudFormation has not finished the change in time.
         """
         stack = self.name
         asked: dict[str, Any] = {
@@ -111,10 +110,12 @@ class NightStack:
                 found = None
             if self._create(asked) if found is None else self._update(asked):
                 return
-        raise CloudUnavailable(f"other processes keep changing the stack {stack}", hint="see CloudFormation's console")
+        raise CloudUnavailable(
+            f"other processes keep changing the stack {stack}", hint="the console of CloudFormation shows its events"
+        )
 
     def _create(self, asked: Mapping[str, Any]) -> bool:
-        """Create the stack. Return False if another installation has begun to create it."""
+        """Create the stack. Return False if another installation has already begun to create it."""
         create = partial(self._region.stacks.create_stack, **asked, OnFailure="DELETE")
         try:
             made = ask(self._region, f"create the stack {asked['StackName']}", create)
@@ -124,7 +125,7 @@ class NightStack:
         return True
 
     def _update(self, asked: Mapping[str, Any]) -> bool:
-        """Update the stack. Return False if another installation is changing it."""
+        """Update the stack. Return False if another installation is already changing it."""
         update = partial(self._region.stacks.update_stack, **asked)
         try:
             changed = ask(self._region, f"update the stack {asked['StackName']}", update)
@@ -139,7 +140,7 @@ class NightStack:
 
     def upload(self, code: bytes, sha256: str) -> None:
         """
-        Upload this code to the function, and compare the digest that Lambda reports with `sha256`, in base64.
+        Upload this code to the function, and compare the digest that Lambda then reports with `sha256` (in base64).
 
         Raises:
             CloudError: Lambda reports another digest.
@@ -151,11 +152,13 @@ class NightStack:
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
         while (found := self.function() or {}).get("LastUpdateStatus") == "InProgress":
             if self._clock.monotonic() >= until_s:
-                raise CloudUnavailable(f"Lambda is still at work on the code of {self.name}", hint="see its console")
+                raise CloudUnavailable(
+                    f"Lambda has not finished with the code of {self.name}", hint="Lambda's console shows its state"
+                )
             self._clock.sleep(POLL_S)
         if found.get("CodeSha256") != sha256:
-            what = f"the function {self.name} has code of another digest than was uploaded: {found.get('CodeSha256')}"
-            raise CloudError(what, hint="find out who else changes it, then install the night again")
+            what = f"the function {self.name} has other code than was uploaded (digest: {found.get('CodeSha256')})"
+            raise CloudError(what, hint="find out who else changes this function, then install the night again")
 
     def function(self) -> Mapping[str, Any] | None:
         look = partial(self._region.functions.get_function, FunctionName=self.name)
@@ -172,8 +175,8 @@ class NightStack:
 
     def _at_rest(self) -> Mapping[str, Any] | None:
         """
-        Wait until no change of the stack is in progress, and return the stack's description. Return None if there is no
-        stack. (A change may still be in progress if an earlier installation was interrupted.)
+        Wait until no change of the stack is in progress, and return the stack's description; None if there is no stack.
+        (An installation that was interrupted may have left a change in progress.)
         """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
         while (found := self.described()) is not None and found["StackStatus"].endswith("_IN_PROGRESS"):
@@ -181,7 +184,7 @@ class NightStack:
         return found
 
     def missing(self) -> list[str]:
-        """Name the parts of the night's stack that do not exist any more, because a user has deleted them by hand."""
+        """Return the names of those parts of the night's stack that a user has deleted by hand."""
         name, region = self.name, self._region
         parts: dict[str, Callable[[], Any]] = {
             "the function": lambda: region.functions.get_function(FunctionName=name),
@@ -206,7 +209,7 @@ class NightStack:
 
         Raises:
             CloudError: the stack failed. The error gives the first reason, and is AccessDenied if a right is missing.
-            CloudUnavailable: the change is still under way.
+            CloudUnavailable: CloudFormation has not finished the change in time.
         """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
         while (found := self._described(stack) or _DELETED)["StackStatus"] not in wanted:
@@ -239,19 +242,18 @@ class NightStack:
 
     def _failure(self, stack: str) -> CloudError:
         """
-        Return an error that describes the failure of the stack's first resource that failed. The failures after it are
-        only consequences.
+        Return an error with the stack's first failure. Later failures are only its consequences.
         """
         events = self._region.pages(self._region.stacks, "describe_stack_events", "StackEvents", StackName=stack)
         failed = [each for each in events if each["ResourceStatus"].endswith("_FAILED")]
         first = min(failed, key=lambda each: each["Timestamp"], default=None)
         if first is None:
-            return CloudError(f"the stack {stack} failed", hint="see CloudFormation's console")
+            return CloudError(f"the stack {stack} failed", hint="the console of CloudFormation shows its events")
         reason = str(first.get("ResourceStatusReason", "no reason given"))
         what = f"{first['LogicalResourceId']} ({first['ResourceType']}) could not be deployed: {reason}"
         right = _RIGHT.search(reason)
         if right is None:
-            return CloudError(what, hint="infra/aws/account.yaml and region.yaml have to be deployed before")
+            return CloudError(what, hint="infra/aws/account.yaml and region.yaml have to be deployed first")
         return AccessDenied(f"{what}", hint=f"ask for {right[1]}; {_RIGHTS}")
 
 

@@ -2,8 +2,8 @@
 Installs, describes and removes nights on AWS. A night is a job that a runner in the cloud begins at a time of day, even
 if the user's machine is off. The runner is a Lambda function, which EventBridge Scheduler calls.
 
-Each night has a CloudFormation stack, made from night.yaml. The stack contains everything of the night except the
-function's code. spotrun sends the code straight to Lambda, not through the store, because other people may be able to
+Each night has a CloudFormation stack, made from night.yaml. The stack contains all of the night's resources except the
+function's code. spotrun sends the code directly to Lambda, not through the store, because other people may be able to
 write to the store.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/schedule-types.html
@@ -47,14 +47,14 @@ FUNCTION_S = 300.0
 
 
 def expression(night: Night) -> str:
-    """Return when a night is due, as an EventBridge Scheduler expression in the night's own time zone."""
+    """Return the times at which a night is due, as an EventBridge Scheduler expression in the night's time zone."""
     return _cron(when_due(night))
 
 
 def expression_again(night: Night) -> str:
     """
-    Return the times at which a night is called a second time, in case the night could not begin at the first call. They
-    are an EventBridge Scheduler expression.
+    Return the times at which a night is called a second time, in case it could not begin at the first call, as an
+    EventBridge Scheduler expression.
     """
     return _cron(when_due_again(night))
 
@@ -69,8 +69,8 @@ def _times(night: Night) -> dict[str, str]:
 
 def _is_of(stack: Mapping[str, Any], store: str) -> bool:
     """
-    Return True if the stack belongs to a night in the store `store`. A night in another store may have the same name,
-    and then its stack has the same name too.
+    Return True if the stack belongs to a night in the store `store`. It may also belong to a night of the same name in
+    another store.
     """
     known = parameters_of(stack).get("Store", store)
     return address.parse(known) == address.parse(store)
@@ -89,14 +89,14 @@ class AwsNights:
     def require(self, name: str, store: str) -> None:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
-                f"{shown(name)} is too long for a night: its role is called {name_of('…')}",
+                f"{shown(name)} is too long for a night: the name of its IAM role, {name_of('…')}, would be too long",
                 hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._stack(name).described()
         if found is not None and not _is_of(found, store):
             other = parameters_of(found)["Store"]
             raise SpecInvalid(
-                f"{self._region.name} has a night {name} already, of the store {other}",
+                f"{self._region.name} already has a night {name}, which uses the store {other}",
                 hint=f"give this one another --name, or: spotrun night rm {name} --store {other}",
             )
 
@@ -116,7 +116,7 @@ class AwsNights:
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine not in MACHINES:
             raise SpecInvalid(
-                f"the function would be built from packages for {function.machine}",
+                f"the packages on this machine are for {function.machine}, but Lambda needs {' or '.join(MACHINES)}",
                 hint=f"install the night from a machine with {' or '.join(MACHINES)} processors",
             )
         night, code = pin.night, base64.b64encode(hashlib.sha256(function.data).digest()).decode()
@@ -137,9 +137,7 @@ class AwsNights:
         NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say)
 
     def _arns(self, paths: Sequence[str]) -> list[str]:
-        """
-        Return the ARNs of the parameters at these paths of Parameter Store. The parameters' values are not decrypted.
-        """
+        """Return the ARNs of the parameters at these paths of Parameter Store, without decrypting their values."""
         found = list[str]()
         for start in range(0, len(paths), BATCH):
             look = partial(self._region.ssm.get_parameters, Names=[*paths[start : start + BATCH]])
@@ -195,8 +193,8 @@ class AwsNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        Return the file names of archives that must stay in the store. An earlier version of spotrun kept the code of
-        functions there. CloudFormation still reads that code if it has to undo a failed update of such a function.
+        Return the file names of the archives that must stay in the store. An earlier version of spotrun kept the code
+        of functions there. If an update of such a function fails, CloudFormation needs the old code to undo the update.
 
         Raises:
             CloudError, StoreError: a night's stack or record cannot be read, so the names are unknown.
@@ -210,7 +208,7 @@ class AwsNights:
                 found.add(parameters_of(stack).get("CodeKey", "").rpartition("/")[2])
         return found
 
-    # -- the function ------------------------------------------------------------------------------------------------
+    # -- calls of the function ---------------------------------------------------------------------------------------
 
     def _call(self, name: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """

@@ -29,7 +29,7 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 def parse_action(body: bytes) -> datetime | None:
     """
     Return the time at which the instance will be interrupted, from the text of `spot/instance-action`. Return None if
-    the text lacks a known action or a time.
+    the text does not have a known action and a time.
     """
     facts = _json_object(body)
     if facts.get("action") not in _ACTIONS:
@@ -43,8 +43,8 @@ def parse_rebalance(body: bytes) -> datetime | None:
 
 def remaining_s(deadline: datetime, date_header: str | None, now: datetime) -> float:
     """
-    Return the seconds until `deadline`. They are counted from the date of the service's answer, because this machine's
-    clock may be wrong (failures.md N15). If the answer has no date, they are counted from `now`.
+    Return the seconds until `deadline`. They are counted from the date in the header of the service's answer, because
+    this machine's clock may be wrong (failures.md N15). Without such a date, they are counted from `now`.
     """
     try:
         told_at = parsedate_to_datetime(date_header or "")
@@ -116,7 +116,7 @@ class Ec2Notices:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], clock: Clock) -> Ec2Notices:
-        """Return a source for the endpoint that AWS's environment variable names, or else for the default endpoint."""
+        """Return a source for the endpoint that AWS's environment variable names or, by default, for EC2's own."""
         return cls(environment.get(ENDPOINT_VARIABLE, ENDPOINT), clock)
 
     def notices(self) -> Iterator[Notice]:

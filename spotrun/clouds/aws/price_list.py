@@ -1,5 +1,5 @@
 """
-Reads a region's on-demand prices of instance types from the Price List API, or from a shipped table if the API fails.
+Reads a region's on-demand prices of instance types from the Price List API or, if that fails, from spotrun's own table.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from spotrun.errors import CloudError
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Prices in one region. A type that neither the API nor the shipped table lists is absent. `trouble` is the reason why
-    no live list was read.
+    Prices in one region. A type that neither the API nor spotrun's own table lists is absent. `trouble` is the reason
+    why the API's prices could not be read.
     """
 
     prices: Mapping[str, ListPrice]
@@ -31,7 +31,7 @@ def read_price_list(region: Region, types: Sequence[str], now: datetime) -> Pric
     """
     Return the USD per hour of each type, or of every type if `types` is empty.
 
-    If AWS denies the request or the request fails, return the prices that were shipped with spotrun, and the problem as
+    If AWS denies the request or the request fails, return the prices in spotrun's own table, and the reason as
     `trouble`. Even prices that are a few months old show which types are cheaper than others.
     """
     shipped = shipped_prices(__package__, region.name)
@@ -44,7 +44,7 @@ def read_price_list(region: Region, types: Sequence[str], now: datetime) -> Pric
 
 
 def _live(region: Region, types: Sequence[str]) -> dict[str, Decimal]:
-    """Read the live prices for Linux on shared hardware, without preinstalled software."""
+    """Read the current prices from the API: for Linux, on shared hardware, without preinstalled software."""
     wanted = {
         "regionCode": region.name,
         "operatingSystem": "Linux",

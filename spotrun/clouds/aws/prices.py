@@ -1,4 +1,4 @@
-"""Reads a region's spot price history from EC2, and reports rows that it cannot read."""
+"""Reads a region's spot price history from EC2, and describes the rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SpotPool(NamedTuple):
 
 class SpotPrices(NamedTuple):
     """
-    The prices of each pool, oldest first: the price in effect at the beginning, then each change.
+    The prices of each pool, oldest first: the price at the beginning of the time asked for, then each later price.
 
-    A pool without a price is absent. `unreadable` describes the rows that lack a pool, a time or a positive price. A
+    A pool without a price is absent. `unreadable` describes the rows without a pool, a time or a positive price. A
     price above the on-demand price is valid.
     """
 
@@ -37,7 +37,7 @@ class SpotPrices(NamedTuple):
 
 def spot_prices(region: Region, types: Sequence[str], since: datetime) -> SpotPrices:
     """
-    Return the spot prices from `since` on. An empty `types` stands for all types. EC2 keeps prices for KEPT_BY_EC2.
+    Return the spot prices since `since`. An empty `types` stands for all types. EC2 keeps prices for KEPT_BY_EC2.
     """
     asked: dict[str, Any] = {"ProductDescriptions": [LINUX], "StartTime": since}
     if types:

@@ -1,4 +1,4 @@
-"""Computes the unused part of the account's quotas, from Service Quotas and the running instances."""
+"""Computes how much of the account's quotas is unused, from Service Quotas and the running instances."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _USERS_TOLD = 5
 
 
 class _User(NamedTuple):
-    """An instance that counts against a quota, with its vCPUs."""
+    """An instance that counts against a quota, and the number of its vCPUs."""
 
     quota: Quota | None
     cpus: int
@@ -31,7 +31,7 @@ class _User(NamedTuple):
 
 class Headroom:
     """
-    The room in the quotas: `limits` has the number of vCPUs that each quota allows, and `used` the number that
+    The unused part of the quotas. `limits` has the number of vCPUs that each quota allows, and `used` the number that
     instances already use.
     """
 
@@ -48,11 +48,11 @@ class Headroom:
 
 def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
     """
-    Return the headroom for the types in `cpus`, which maps types to their vCPUs. EC2 lists some instances without their
-    vCPUs; `cpus` supplies the number.
+    Return the headroom for the types in `cpus`, which maps types to their vCPUs. For instances that EC2 lists without
+    their vCPUs, the number also comes from `cpus`.
 
     Raises:
-        CloudError: see CloudDriver; the call needs servicequotas:GetServiceQuota.
+        CloudError: as listed in CloudDriver. The caller needs the right servicequotas:GetServiceQuota.
     """
     quotas = {quota_of(kind, capacity_type) for kind in cpus for capacity_type in RENTED}
     limits = {quota: account_checks.quota(region, quota.code) for quota in quotas if quota is not None}
@@ -65,10 +65,7 @@ def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
 def quota_in_use(region: Region, quota: Quota, cpus: Mapping[str, int]) -> str:
     """
     Describe a quota with its value and its largest users: `spot vCPUs of G and VT in us-east-1 (L-3819A6DF): 8 of 8 in
-    use, by i-0a1 (g5.2xlarge, 8)`. `cpus` is as in `read_headroom`.
-
-    Raises:
-        CloudError: as for `read_headroom`.
+    use, by i-0a1 (g5.2xlarge, 8)`. `cpus` and the errors are the same as in `read_headroom`.
     """
     limit = account_checks.quota(region, quota.code)
     users = sorted((user for user in _users(region, cpus) if user.quota == quota), key=lambda user: -user.cpus)

@@ -1,5 +1,6 @@
 """
-Names the quota of each instance type. Quotas limit vCPUs, per family of types, and separately for spot and on-demand.
+Names the quota that limits each instance type. A quota is a number of vCPUs for a family of types. Spot and on-demand
+instances have separate quotas.
 
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 """
@@ -13,7 +14,7 @@ from spotrun.offering import CapacityType
 
 
 class Quota(NamedTuple):
-    """A quota. `code` is the same in all regions."""
+    """A quota of EC2, with the name that spotrun shows and AWS's code, which is the same in all regions."""
 
     name: str
     code: str

@@ -1,6 +1,6 @@
 """
-Reads EC2's prices in some regions, with 90 days of spot prices. This works in any account, even one without spotrun's
-roles and networks.
+Reads EC2's on-demand prices and the spot prices of the last 90 days, in given regions. This works in any account, even
+in one without spotrun's roles and networks.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from spotrun.units import some_of
 
 def read_quotes(config: AwsConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
-    Return the quotes of `config.instance_types`; if it is empty, of all types with accelerators. If `accelerators` is
-    not empty, return only types with exactly one of these accelerators.
+    Return quotes for the types in `config.instance_types` or, if it is empty, for all types with accelerators. If
+    `accelerators` is not empty, return only types that have exactly one of these accelerators.
 
     Raises:
-        CloudError: no region answers. A single failed region, a refused price list or a refused quota is only a note.
+        CloudError: no region answers. If some regions answer, the others are only noted, and so is a price list or a
+            quota that cannot be read.
     """
     regions = Regions(config.regions, clock)
     asked = regions.ask(lambda name: _in_region(Region(name, clock), config, clock, accelerators), must_see=())
@@ -70,9 +71,7 @@ def _quote(offering: Offering, spot: SpotPrices, prices: PriceList, room: Headro
 
 
 def _history(offering: Offering, spot: Mapping[SpotPool, list[PriceSegment]]) -> tuple[PriceSegment, ...]:
-    """
-    Return the spot prices of an offering; () for an on-demand offering, because the price list has only today's prices.
-    """
+    """Return the price history of a spot offering; () for an on-demand offering, because AWS publishes none."""
     if offering.capacity_type is CapacityType.ON_DEMAND:
         return ()
     return tuple(spot.get(SpotPool(offering.instance_type, offering.zone), ()))

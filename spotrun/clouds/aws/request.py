@@ -1,5 +1,6 @@
 """
-Converts a LaunchRequest to the parameters of RunInstances. One call does everything, so no launch can fail halfway.
+Converts a LaunchRequest to the parameters of RunInstances. This one call also creates and tags the disk,
+so no launch can fail halfway.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ ACCELERATORS, CPUS, MEMORY = "spotrun:accelerators", "spotrun:cpus", "spotrun:me
 
 def run_instances(request: LaunchRequest, config: AwsConfig, image: Ami, group: str) -> dict[str, Any]:
     """
-    Return the parameters of RunInstances. They depend only on the arguments, because EC2 refuses a call that has the
-    token of an earlier call and other parameters.
+    Return the parameters of RunInstances. They depend only on the arguments, because EC2 refuses a call that reuses an
+    earlier call's token with different parameters.
     """
     offering = request.offering
     parameters: dict[str, Any] = {
@@ -76,8 +77,7 @@ def _tagged(kind: str, request: LaunchRequest) -> dict[str, Any]:
 
 def tags_of(request: LaunchRequest) -> dict[str, str]:
     """
-    Return the tags of the instance. From them, a driver in any process can tell which run and launch the instance
-    belongs to.
+    Return the tags of the instance. They show any driver to which run and launch the instance belongs.
     """
     offering = request.offering
     return {

@@ -1,4 +1,4 @@
-"""Checks whether the caller has the rights that a run needs besides launching, and names each missing right."""
+"""Checks whether the caller has the rights that a run needs, except the right to launch. Names each missing right."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ call.
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
     """
-    Check that prices can be read, for some of the types that suit the job. A run needs prices to choose a type, and to
-    compute its bill.
+    Check that the prices of some of the types that suit the job can be read. A run needs prices to choose a type, and
+    to compute its bill.
     """
     if not types:
         return
@@ -48,8 +48,8 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
 
 def spot_role_findings(region: Region) -> Iterator[Finding]:
     """
-    Check the role that EC2 needs for spot. If the role is missing, make it. EC2 would make the same role at the
-    account's first spot launch:
+    Check for the role that EC2 needs for spot. If the role is missing, create it, as EC2 itself would at the account's
+    first spot launch:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 
     Raises:

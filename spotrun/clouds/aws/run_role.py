@@ -1,9 +1,10 @@
 """
 The identities of runs on EC2. Each run has an IAM role and an instance profile, both named after the run's uid.
 
-One policy defines the rights of all these roles (infra/aws/account.yaml): a role is allowed to use only the folder, and
-read only the secrets, that the role's tags name. The same policy is also the permissions boundary of these roles. Calls
-and their errors: https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
+One policy defines the rights of all these roles (infra/aws/account.yaml). A role's tags name a folder and secrets: the
+role is allowed to use only this folder, and to read only these secrets. The policy is also the permissions boundary of
+the roles. Calls and their errors:
+https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _REAP = (
 
 class RunRoles:
     """
-    Makes and removes the roles and instance profiles of runs. For each run, the role is made first and removed last. So
-    if making or removing is interrupted, the role exists, and shows that something is left to remove.
+    Creates and removes the roles and instance profiles of runs. The role is created first and removed last. So if
+    either is interrupted, the role exists, and shows that something remains to be removed.
 
-    IAM is the same in all regions, so all calls to IAM go through one region. `others` are further regions that can
-    report the account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of the job's
-    image, "" if it has none. A role can read no other secrets and no other repository.
+    IAM is the same in all regions, so all calls to IAM go through one region. `others` are further regions, for the
+    case that this one does not report the account's number. A role can read only the job's `secrets`, and only
+    `repository`, the ECR repository of the job's container image ("" if it has none).
     """
 
     noun = "role"
@@ -94,10 +95,10 @@ class RunRoles:
         names = (str(role["RoleName"]) for role in roles)
         return [name.removeprefix(OWN_PROFILE) for name in names if name.startswith(OWN_PROFILE)]
 
-    # -- single parts, which may exist already -----------------------------------------------------------------------
+    # -- individual resources, which may exist already ---------------------------------------------------------------
 
     def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
-        """Make the role and return None. If the role exists already, return the time when it was made."""
+        """Create the role and return None. If it exists already, return the time at which it was created."""
         asked = {
             "RoleName": name,
             "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),
@@ -110,8 +111,8 @@ class RunRoles:
         except AlreadyThere:
             return self._made_before(name, tags)
         except AccessDenied:
-            # IAM policies of an earlier version of spotrun do not allow tags for secrets. Under such policies, this
-            # call is denied even if the role exists already and need not be made.
+            # IAM policies of an earlier version of spotrun do not allow the tags that name secrets. Under such
+            # policies, IAM denies this call even if the role exists already.
             with contextlib.suppress(NotThere):
                 return self._made_before(name, tags)
             raise
@@ -124,9 +125,7 @@ class RunRoles:
         return made_at.astimezone(UTC)
 
     def _known_role(self, name: str, tags: Mapping[str, str]) -> Any:
-        """
-        Return this run's role. Raise CloudError if spotrun did not make it, because such a role may have any rights.
-        """
+        """Return this run's role. Raise CloudError if spotrun did not create it: it might have any rights."""
         role = self._ask("read a role", "get_role", RoleName=name)["Role"]
         boundary = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
         if boundary != self._policy_arn or not tags.items() <= _tags_of(role).items():
@@ -135,9 +134,9 @@ class RunRoles:
 
     def _have_what_it_reads(self, role: Any) -> None:
         """
-        Add the tags for secrets and image to a role that lacks them because an earlier version of spotrun made it. If
-        the account's policies come from that version too, IAM denies the call. This does no harm: under such policies,
-        a role can read the run's secrets without tags.
+        Add the tags for secrets and image to a role that an earlier version of spotrun created without them. If the
+        account's policies come from that version, too, IAM denies the call. That is harmless: under such policies, a
+        role can read the run's secrets without tags.
 
         Raises:
             CloudError: the role names other secrets or another image.
@@ -153,7 +152,7 @@ class RunRoles:
                 self._ask("tag a role", "tag_role", RoleName=role["RoleName"], Tags=_as_list(wanted))
 
     def _have_profile(self, name: str, tags: Mapping[str, str]) -> bool:
-        """Make the instance profile. Return whether it was made just now."""
+        """Create the instance profile. Return False if it existed already."""
         try:
             asked = {"InstanceProfileName": name, "Tags": _as_list(tags)}
             self._ask("make an instance profile", "create_instance_profile", **asked)
@@ -163,8 +162,8 @@ class RunRoles:
 
     def _have_role_in_profile(self, name: str) -> bool:
         """
-        Put the role into its profile. Return False if it was there already. (A profile holds one role, so IAM refuses
-        to add a role to a profile that has one, even if it is the same role.)
+        Put the role into its instance profile. Return False if it was there already. (A profile holds only one role. If
+        it has one, IAM refuses to add a role, even the same role.)
         """
         try:
             self._ask("put a role into its instance profile", "add_role_to_instance_profile", **_both(name))
@@ -174,12 +173,14 @@ class RunRoles:
             if not roles:
                 raise
             if roles != [name]:
-                hint = "delete it: it differs from what spotrun makes"
-                raise CloudError(f"the instance profile {name} holds {roles}", hint=hint) from error
+                hint = "delete this instance profile, because spotrun did not create it in this form"
+                raise CloudError(
+                    f"the instance profile {name} holds the roles {roles}, not its own", hint=hint
+                ) from error
             return False
         return True
 
-    # -- the calls ---------------------------------------------------------------------------------------------------
+    # -- calls of IAM ------------------------------------------------------------------------------------------------
 
     def _ask(self, what: str, operation: str, **parameters: Any) -> Any:
         call: Callable[..., Any] = getattr(self._region.iam, operation)
@@ -188,15 +189,17 @@ class RunRoles:
 
     def _undo(self, what: str, operation: str, look: str = "", **parameters: Any) -> None:
         """
-        Undo one step of `make`. If IAM reports that there is nothing to undo, that is no error. But some parts of IAM
-        learn of changes later than others, so the report may be wrong. `look` is an operation that checks whether the
-        resource exists after all; if so, CloudUnavailable is raised, and the step is tried again later.
+        Undo one step of `make`. If IAM reports that there is nothing to undo, the step is done. But this report may be
+        wrong for a while after a change. So the operation `look` checks whether the resource still exists. If it does,
+        CloudUnavailable is raised, and the caller tries the step again later.
         """
         try:
             self._ask(what, operation, **parameters)
         except NotThere as error:
             if look and self._is_there(look, **parameters):
-                raise CloudUnavailable(f"IAM still lists what it reports as missing: {error.message}") from error
+                raise CloudUnavailable(
+                    f"IAM contradicts itself, because a deletion has not reached all of IAM yet: {error.message}"
+                ) from error
 
     def _is_there(self, look: str, **parameters: Any) -> bool:
         try:
@@ -215,9 +218,9 @@ class RunRoles:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        If IAM denies a call in the block while the role is new, raise CloudUnavailable, so that the call is repeated
-        later. The caller's rights to change a role depend on the role's tags, and it takes a while until all of IAM
-        knows the tags of a new role.
+        If IAM denies a call in the `with` block and the role is new, raise CloudUnavailable; the caller then repeats
+        the call later. The right to change a role depends on the role's tags, and IAM needs a while until it knows the
+        tags of a new role everywhere.
         """
         try:
             yield
@@ -237,21 +240,21 @@ class RunRoles:
         except NotThere as error:
             if self._policy_arn in error.message:
                 raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
-            # either a part of IAM does not know the new name yet, or another runner is removing the role or profile
+            # Either the new role or profile is not known everywhere in IAM yet, or another runner is removing it.
             raise CloudUnavailable(f"{name} is incomplete: {error.message}") from error
 
 
 def _advice(error: AccessDenied) -> str | None:
     """
-    Return advice for a denied call. If the caller has no valid credentials, return the advice that the error already
-    has. Otherwise advise attaching the policy spotrun-runner.
+    Return a hint for a denied call: to attach the policy spotrun-runner or, if the caller has no valid credentials, the
+    hint that the error already has.
     """
     return error.hint if isinstance(error, CredentialsRefused) else _ATTACH
 
 
 def _trust(partition: str) -> dict[str, Any]:
     """
-    Return the trust policy: only EC2 instances are allowed to use the role. In China, the EC2 service has another
+    Return the trust policy, which allows only EC2 instances to use the role. In China, the EC2 service has a different
     name.
     """
     suffix = "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
@@ -266,7 +269,7 @@ def _folder(uri: str) -> str:
 
 def _not_ours(name: str) -> CloudError:
     what = f"the role {name} does not have the boundary {POLICY} or this run's tags"
-    return CloudError(what, hint="delete it: it differs from what spotrun makes")
+    return CloudError(what, hint="delete this role, because spotrun did not create it in this form")
 
 
 def _tags_of(role: Any) -> dict[str, str]:

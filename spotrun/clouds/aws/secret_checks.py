@@ -1,4 +1,4 @@
-"""Checks that a job's secrets are in Parameter Store, where its instances read them. No value is read."""
+"""Checks that a job's secrets are in Parameter Store, where its instances read them. Never reads a secret's value."""
 
 from __future__ import annotations
 

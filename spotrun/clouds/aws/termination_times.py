@@ -1,4 +1,4 @@
-"""Finds the end times of instances for which EC2 itself reports no end time."""
+"""Finds out when an instance ended, if EC2's description of the instance does not say so."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html
 
 class TerminationTimes:
     """
-    The times when instances ended. For an interrupted spot instance, this is the last change of its spot request; for
-    any other instance, the time when it was first seen terminated. A known time never changes later, because bills
-    depend on it.
+    The times at which instances ended. For an interrupted spot instance, this is the last change of its spot request;
+    for any other instance, the time at which spotrun first saw that it was terminated. Once known, a time never
+    changes, because bills depend on it.
     """
 
     def __init__(self, region: Region) -> None:
@@ -30,8 +30,8 @@ class TerminationTimes:
 
     def of(self, rows: Iterable[Mapping[str, Any]], now: datetime) -> Mapping[str, datetime]:
         """
-        Find and remember the end times of the terminated instances in `rows` for which EC2 reports no end time. Return
-        all end times found so far, keyed by instance id.
+        Find and remember when the terminated instances in `rows` ended, if their rows do not say so. Return all end
+        times found so far, keyed by instance id.
         """
         new = [row for row in rows if _is_untimed(row) and row["InstanceId"] not in self._known]
         told = self._by_request(new)

@@ -1,5 +1,5 @@
 """
-Checks a project before spotrun rents anything in it: the caller, the caller's rights, the firewall and the network.
+Checks a project before spotrun rents anything in it: the login, its rights, the firewall and the network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ACCOUNT = "serviceAccount:"
 
 
 class Rule(NamedTuple):
-    """A firewall rule that lets traffic in. `is_of_iap` is True if it lets in only Identity-Aware Proxy."""
+    """A firewall rule that allows incoming traffic. `is_of_iap` is True if it allows only Identity-Aware Proxy."""
 
     name: str
     is_of_iap: bool
@@ -34,7 +34,8 @@ class Rule(NamedTuple):
 
 def caller(google: Google) -> str:
     """
-    Return the login's email address; "" if Google does not report it. Other calls show whether the login is valid.
+    Return the login's email address; "" if Google does not report it. This does not check whether the login is valid:
+    other calls show that.
     """
     with contextlib.suppress(CloudError):
         return google.caller()
@@ -43,18 +44,19 @@ def caller(google: Google) -> str:
 
 def project_facts(google: Google, project: str) -> Mapping[str, Any]:
     """
-    Return Compute Engine's description of the project, with the quotas that belong to no region.
+    Return Compute Engine's description of the project, with the quotas that apply to all regions together.
 
     Raises:
-        CloudError: no user is logged in, the API or billing is off, or the project does not exist or is not visible.
+        CloudError: no user is logged in; the API or billing is disabled; or the project does not exist, or the user may
+            not see it.
     """
     return google.ask(f"read the project {project}", Call(COMPUTE, "GET", f"projects/{project}"))
 
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
-    Return those of `permissions` that the caller has in the project. `permissions` must not contain more than 100.
-    Google leaves out a permission that is granted only for resources with certain names:
+    Return those of `permissions`, at most 100, that the caller has in the project. Permissions that are granted only
+    for resources with certain names are not included:
     https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
 
     Raises:
@@ -66,7 +68,7 @@ def granted(google: Google, project: str, permissions: Collection[str]) -> set[s
 
 
 def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
-    """Return Google's description of an instance of spotrun's runs; None if there is none, or if listing fails."""
+    """Return Google's description of any instance of spotrun; None if there is none, or if they cannot be listed."""
     try:
         records = look(google, project, None).records.values()
     except CloudError:
@@ -76,8 +78,8 @@ def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
 
 def granted_on(google: Google, project: str, instance: Mapping[str, Any], permissions: Collection[str]) -> set[str]:
     """
-    Return those of `permissions` that the caller has on an instance. Unlike in `granted`, these include permissions
-    that are granted only for certain names of instances.
+    Return those of `permissions` that the caller has on an instance. Unlike the result of `granted`, they include
+    permissions that are granted only for instances with certain names.
     """
     place = f"projects/{project}/zones/{last_part(instance['zone'])}/instances/{instance['name']}"
     call = Call(COMPUTE, "POST", f"{place}/testIamPermissions", body={"permissions": sorted(permissions)})
@@ -102,7 +104,7 @@ def regions_told(google: Google, project: str) -> dict[str, Mapping[str, Any]]:
 
 
 def network_of(google: Google, subnetwork: str) -> str:
-    """Return the name of the network that contains a subnetwork. `subnetwork` is the subnetwork's path."""
+    """Return the name of the network that contains the subnetwork with the path `subnetwork`."""
     found = google.ask("find the network of the subnetwork", Call(COMPUTE, "GET", subnetwork))
     return last_part(found["network"])
 
@@ -116,8 +118,8 @@ def ingress_rules(google: Google, project: str, network: str) -> list[Rule]:
 
 def other_accounts(google: Google, project: str) -> list[str]:
     """
-    Return the email addresses of the project's enabled service accounts, without the accounts that spotrun makes for
-    runs and nights.
+    Return the email addresses of the project's enabled service accounts, except those that spotrun creates for runs and
+    nights.
     """
     call = Call(IAM, "GET", f"v1/projects/{quote(project, safe=':')}/serviceAccounts", {"pageSize": "100"})
     found = google.items("list service accounts", call, "accounts")

@@ -1,4 +1,4 @@
-"""Reads amounts of money as Google writes them."""
+"""Reads amounts of money in Google's format."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _NANO = Decimal("1e-9")
 
 def usd(money: object) -> Decimal | None:
     """
-    Convert `{"currencyCode": "USD", "units": "1", "nanos": 750000000}` to 1.75; None for another currency than US
-    dollars.
+    Convert an amount such as `{"currencyCode": "USD", "units": "1", "nanos": 750000000}` to a number, here 1.75. Return
+    None if it is not in US dollars.
     """
     if not isinstance(money, dict) or money.get("currencyCode") != "USD":
         return None

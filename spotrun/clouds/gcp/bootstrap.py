@@ -1,4 +1,4 @@
-"""The startup-script of an instance: see spotrun.clouds.startup."""
+"""The startup-script of a Google instance. spotrun.clouds.startup describes it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spotrun.instance import LaunchRequest
 
 def startup_script(request: LaunchRequest, notice: timedelta) -> str:
     """
-    Return the script that runs first on the instance, as root. The script tells the agent how long before an
-    interruption Google gives notice: `notice`.
+    Return the script that runs first on the instance, as root. It passes `notice` to the agent: the time between
+    Google's notice and the interruption.
     """
     return startup(request, script(), {NOTICE_VARIABLE: int(notice.total_seconds())})
 

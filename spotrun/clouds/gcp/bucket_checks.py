@@ -1,4 +1,4 @@
-"""Checks the settings that buckets have only on Google Cloud."""
+"""Checks bucket settings that only Google Cloud has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_acc
 
 
 def _soft_delete(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
-    """Check soft delete: https://cloud.google.com/storage/docs/soft-delete."""
+    """Warn if deleted objects stay billed because of soft delete: https://cloud.google.com/storage/docs/soft-delete."""
     kept = timedelta(seconds=int(facts.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)))
     if kept:
         hint = f"gcloud storage buckets update gs://{bucket} --clear-soft-delete"
@@ -45,7 +45,7 @@ def _retention(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
     held = timedelta(seconds=int(facts.get("retentionPolicy", {}).get("retentionPeriod", 0)))
     if held or facts.get("defaultEventBasedHold", False):
         error = CloudError(
-            f"nothing in gs://{bucket} can be overwritten or deleted for a while after it was written",
+            f"gs://{bucket} does not allow new objects to be overwritten or deleted for some time",
             hint=f"gcloud storage buckets update gs://{bucket} --clear-retention-period, or use another bucket",
         )
         yield failed("retention", error)
@@ -57,7 +57,7 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
         yield ok("bucket access", "uniform, so each run's folder can have a separate policy")
         return
     error = CloudError(
-        f"access to gs://{bucket} is not uniform, so no folder in it can have a separate policy",
+        f"access to gs://{bucket} is not uniform, so a run's folder in it cannot have a separate policy",
         hint=f"gcloud storage buckets update gs://{bucket} --uniform-bucket-level-access, or name gcp.service_account",
     )
     yield failed("bucket access", error)
@@ -65,8 +65,8 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
     """
-    Warn of each region in `regions` that is not a region of the bucket. The first region is not checked here, because
-    another check, which is the same for all clouds, covers it.
+    Warn about each region in `regions` that is not the bucket's region, except the first: another check, which is the
+    same for all clouds, covers that one.
     """
     location = str(facts.get("location", "")).lower()
     if facts.get("locationType", "region") != "region" or not location:

@@ -1,4 +1,4 @@
-"""Calls Google's APIs through REST, with spotrun's own retries, and reads every page of a list."""
+"""Calls Google's APIs through REST. Retries failed calls by spotrun's own rules, and reads all pages of a list."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PARAMETERS = {"prettyPrint": "false"}
 
 
 class Api(NamedTuple):
-    """One of Google's APIs. `root` is the common prefix of its addresses, in the form of gcloud's overrides."""
+    """One of Google's APIs. `root` is the common prefix of its addresses; gcloud's overrides have the same form."""
 
     name: str
     root: str
@@ -57,8 +57,8 @@ SECRET_MANAGER = Api("secretmanager", "https://secretmanager.googleapis.com/")
 
 class Call(NamedTuple):
     """
-    One request. `path` is appended to the API's root; values in it must already be quoted. `form` is sent in place of
-    `body` if the API does not expect JSON.
+    One request. `path` is appended to the API's root, with its values already quoted. For an API that does not expect
+    JSON, `form` replaces `body`.
     """
 
     api: Api
@@ -71,8 +71,8 @@ class Call(NamedTuple):
 
 class Google(PatientClient):
     """
-    A client with the login of this machine's user. After throttling, a 5xx status or a network failure, it repeats a
-    call, with jitter. Each of Google's answers contains Google's time, and `clock` is corrected with it.
+    A client with the login of this machine's user. It repeats calls that were throttled, got a 5xx status or did not
+    get through, after waiting times with jitter. Each of Google's answers contains the time, which corrects `clock`.
     """
 
     def __init__(self, clock: Clock, patience: Patience = PATIENT) -> None:
@@ -83,19 +83,19 @@ class Google(PatientClient):
     @cached_property
     def aside(self) -> Google:
         """
-        The same client, for calls that a run can do without. Such a call gives up after a few seconds, because the
-        caller will repeat it later anyway.
+        The same client, for calls that are not essential. It gives up after a few seconds, because the caller will
+        repeat the call later anyway.
         """
         return Google(self._clock, ASIDE)
 
     def project(self, named: str | None) -> str:
-        """Return the project that pays: `named`, or else the login's project; raise CloudError if there is neither."""
+        """Return the project that pays: `named` or, without it, the login's. Raise CloudError if there is neither."""
         if named is None:
             with translated(_meaning_of, "find out who is logged in"):
                 self._open()
         found = named or self._login_project
         if not found:
-            raise CloudError("no project is named", hint="name it under gcp.project, or set GOOGLE_CLOUD_PROJECT")
+            raise CloudError("no project is named", hint="set gcp.project in the job, or GOOGLE_CLOUD_PROJECT")
         return found
 
     def caller(self) -> str:
@@ -103,7 +103,7 @@ class Google(PatientClient):
         Return the login's email address. Return "" if it is unknown, for example because the login does not include the
         scope for reading it.
 
-        The token is sent in a form, not in a URL, because error messages contain URLs, and so would contain the token.
+        The token is sent in the body of the request. In the URL it could get into an error message.
 
         Raises:
             CloudError: no user is logged in.
@@ -122,11 +122,11 @@ class Google(PatientClient):
 
     def ask(self, action: str, call: Call) -> dict[str, Any]:
         """
-        Return the answer; {} if it is empty. `action` completes the message "Google refused to …". The call must be
-        harmless to repeat.
+        Make a call that is harmless to repeat. Return the answer; {} if it is empty. `action` completes the message
+        "Google refused to …".
 
         Raises:
-            CloudError: see CloudDriver.
+            CloudError: as listed in CloudDriver.
         """
 
         def once() -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Google(PatientClient):
                 return
 
     def items(self, action: str, call: Call, of: str = "items") -> list[Any]:
-        """Return all items under the key `of`, from all pages."""
+        """Return the items in the list `of` of an answer, from all of its pages."""
         return [item for page in self.pages(action, call) for item in page.get(of, ())]
 
     def _once(self, action: str, call: Call) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
                 f"cannot {action}: the login has expired or was revoked: {_short(error)}", hint=LOG_IN_ANEW
             )
         case auth.GoogleAuthError() | requests.exceptions.RequestException():
-            return CloudUnavailable(f"Google cannot be reached to {action}: {_short(error)}", hint=CHECK_NETWORK)
+            return CloudUnavailable(f"cannot {action}: Google cannot be reached: {_short(error)}", hint=CHECK_NETWORK)
     return Unexplained(f"Google's library failed to {action}: {type(error).__name__}: {_short(error)}")
 
 

@@ -1,5 +1,6 @@
 """
-Checks which zones of a job's regions offer the instances that the job wants, and how many the project's quotas allow.
+Checks which zones of a job's regions offer the instances that the job wants, and how many of them the project's quotas
+allow.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _UNTOLD = "Compute Engine does not report this quota: only a launch shows whethe
 
 
 class Capacity:
-    """The zones and quotas of all regions of `config`, for a job that needs the resources `wanted`."""
+    """The zones and quotas of all regions in `config`, for a job that needs the resources `wanted`."""
 
     def __init__(self, catalogs: Mapping[str, Catalog], config: GcpConfig, wanted: ResourcesSpec) -> None:
         self._catalogs = catalogs
@@ -67,7 +68,7 @@ class Capacity:
 
     def quota_findings(self, limits: Limits) -> Iterator[Finding]:
         """
-        Judge the quotas that the smallest instance would use: the spot quota and the on-demand quota in each region.
+        Check the quotas that the smallest instance would use: the spot quota and the on-demand quota in each region.
         """
         smallest: dict[tuple[str, CapacityType], Offering] = {}
         for offering in self._smallest_first:

@@ -1,7 +1,7 @@
 """
 Reads Google's history of spot capacity through the method `advice.capacityHistory`. The method is in Preview and needs
-a separate permission: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. It has no history for
-N1 machines with GPUs.
+a separate permission: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price. Google has no history
+of N1 machines with GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Kind = Literal["PRICE", "PREEMPTION"]
 
 
 class Histories(NamedTuple):
-    """Google's answers, keyed by type. `troubles` has the reason for each type without an answer."""
+    """Google's answers, keyed by instance type. For a type without an answer, `troubles` has the reason."""
 
     answers: Mapping[str, Mapping[str, Any]]
     troubles: Mapping[str, str]
@@ -25,8 +25,8 @@ class Histories(NamedTuple):
 
 def histories(google: Google, project: str, region: str, types: Sequence[str], kind: Kind) -> Histories:
     """
-    Read the histories of these types. Google answers for one type at a time, so each type takes one call. No error is
-    raised. After a refusal that concerns all types, no further type is read.
+    Read the histories of these types, with one call for each type. Never raises an error. If Google refuses a call for
+    a reason that applies to all types, no further calls are made.
     """
     answers: dict[str, Mapping[str, Any]] = {}
     troubles: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The catalog of one region: zones, types, prices, image and subnetwork. It is read seldom and cached."""
+"""The catalog of one region: zones, types, prices, image and subnetwork. It is cached, because it rarely changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TPUS = ("ct",)
 
 
 class ZoneType(NamedTuple):
-    """A type in a zone, with the parts (vCPU, memory, GPU) that are billed."""
+    """A type in a zone, with the parts (vCPUs, memory, GPUs) for which it is billed."""
 
     kind: InstanceType
     machine: Machine
@@ -50,8 +50,8 @@ class ZoneType(NamedTuple):
 
 class Catalog:
     """
-    The catalog of one region of a project. `parts` returns Google's prices of vCPUs, memory and GPUs, from which the
-    prices of types are computed. All regions share these prices.
+    The catalog of one region of a project. `parts` returns Google's prices of vCPUs, memory and GPUs in all regions,
+    from which the prices of types are computed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Catalog:
     def remarks(self) -> Iterator[str]:
         """
         Yield a remark for each kind of data (types, spot prices, image, subnetwork) that cannot be read now, and for
-        each zone that does not answer. Until the data can be read again, the last known data are used.
+        each zone that does not answer. The data that were read last stay in use.
         """
         kept = {
             "the types in each zone": self._placed.trouble,
@@ -104,7 +104,7 @@ class Catalog:
 
     @property
     def placed(self) -> dict[str, dict[str, InstanceType]]:
-        """The instance types in each zone, by zone and by type name."""
+        """The instance types in each zone, keyed by zone and by the type's name."""
         return {zone: {name: each.kind for name, each in found.items()} for zone, found in self._placed.get().items()}
 
     @property
@@ -115,8 +115,8 @@ class Catalog:
     @property
     def asked_for(self) -> Sequence[str]:
         """
-        The types whose history of spot prices is read. Each type takes one call to Google, so these are only the types
-        that the job names, directly or by their GPU. If the job names neither types nor GPUs, no history is read.
+        The types whose history of spot prices is read. Each of them takes one call to Google, so these are only the
+        types that the job names, or that have a GPU that the job names. If it names neither, no history is read.
         """
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
 
@@ -143,7 +143,7 @@ class Catalog:
         self._subnetwork.forget()
 
     def offerings(self) -> Iterator[Offering]:
-        """Yield every type in every zone that has it, except pools without a price and pools that are left out."""
+        """Yield every type in every zone that has it, except pools that have no price, or are left out for a while."""
         for offering in self.rented_out():
             if not self._left_out.has(offering.pool):
                 yield self.surrounded(offering)
@@ -163,7 +163,8 @@ class Catalog:
 
     def leave_out_region(self, offering: Offering) -> None:
         """
-        Leave out all pools of the region for a while: the region's subnetwork is full, so no instance can start in it.
+        Leave out all pools of the region for a while. Call this if the region's subnetwork is full, so that no instance
+        can start in it.
         """
         for zone, placed in self._placed.get().items():
             for kind in placed:
@@ -171,11 +172,11 @@ class Catalog:
                     self._left_out.add(Pool(zone=zone, instance_type=kind, capacity_type=capacity_type))
 
     def surrounded(self, offering: Offering) -> Offering:
-        """Return the offering, completed with the image and subnetwork that a launch needs now."""
+        """Return the offering, with the machine image and the subnetwork that a launch needs at present."""
         return replace(offering, image=self.image.path, subnet=self.subnetwork)
 
     def rented_out(self) -> Iterator[Offering]:
-        """Yield every type in every zone that has it, whether or not an instance could be launched there."""
+        """Yield every type in every zone that has it, even if an instance cannot be launched there at present."""
         for zone, placed in self._placed.get().items():
             for kind, _ in placed.values():
                 listed = self.price_list.prices.get(kind.name)
@@ -193,8 +194,8 @@ class Catalog:
 
     def spot_history(self, instance_type: str) -> Sequence[PriceSegment]:
         """
-        Return the known spot prices of a type, oldest first. Return () instead of raising an error if they cannot be
-        read, so that a bill can still be computed.
+        Return the known spot prices of a type, oldest first. If they cannot be read, return () instead of raising an
+        error: a bill can be computed without them.
         """
         try:
             return self._spot.get().segments.get(instance_type, ())
@@ -203,8 +204,8 @@ class Catalog:
 
     def _price(self, kind: str, capacity_type: CapacityType) -> Decimal | None:
         """
-        Return the price of a type, or None if it is unknown. The price of spot is the last price in the type's history
-        or, without a history, the price in the price list.
+        Return the price of a type, or None if it is unknown. The spot price comes from the newest entry of the type's
+        price history or, without a history, from the price list.
         """
         lists = self.price_list
         told = self.spot.segments.get(kind) if capacity_type is CapacityType.SPOT else None
@@ -217,8 +218,7 @@ class Catalog:
 
     def _read_types(self) -> dict[str, dict[str, ZoneType]]:
         """
-        Read the usable types of each zone that is up and answers. A zone that does not answer does not affect the
-        others.
+        Read the usable types of each available zone. A zone that does not answer does not affect the others.
         """
         placed: dict[str, dict[str, ZoneType]] = {}
         silent: dict[str, CloudError] = {}
@@ -260,8 +260,8 @@ class Catalog:
 
 def catalogs(google: Google, project: str, config: GcpConfig, clock: Clock) -> dict[str, Catalog]:
     """
-    Return the catalogs of all regions of `config`. They share the prices of vCPUs, memory and GPUs, which are read once
-    a day.
+    Return the catalogs of all regions in `config`. The catalogs share the prices of vCPUs, memory and GPUs, so these
+    are read only once a day.
     """
     parts = TtlCache(clock, PRICE_LIST_FOR_S, lambda: read_part_prices(google, config.regions))
     return {region: Catalog(google, project, region, config, clock, parts.get) for region in config.regions}
@@ -272,7 +272,7 @@ def _price_list_lasts_s(found: PriceList) -> float:
 
 
 def _can_be_used(row: Mapping[str, Any]) -> bool:
-    """Return whether a type is x86_64 and not obsolete, and has no accelerators that CUDA cannot drive."""
+    """Return True if a type is x86_64 and not obsolete, and has no accelerators other than CUDA GPUs."""
     is_gone = row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED")
     return row.get("architecture", "X86_64") == "X86_64" and not is_gone and not row["name"].startswith(_TPUS)
 

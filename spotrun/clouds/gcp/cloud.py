@@ -1,4 +1,4 @@
-"""The cloud `gcp`, Google Compute Engine. See spotrun.clouds.cloud."""
+"""The cloud `gcp`, Google Compute Engine. Implements the interface in spotrun.clouds.cloud."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ from spotrun.units import Unreadable
 
 class Gcp(Cloud):
     """
-    Compute Engine. The section `gcp` of a job names the regions and types, and the image and network of an instance.
+    Compute Engine. The section `gcp` of a job names regions and instance types, and the machine image and the network
+    of each instance.
     """
 
     name = "gcp"
@@ -74,7 +75,7 @@ class Gcp(Cloud):
         return Reference(SECRET, SECRETS + name)
 
     def boot(self, spec: RunSpec) -> timedelta:
-        """Return the usual boot time of a GPU instance with a Deep Learning image."""
+        """Return the usual boot time of a GPU instance whose machine image is a Deep Learning VM image."""
         return timedelta(seconds=90)
 
     def interrupts(self, spec: RunSpec) -> bool:
@@ -108,8 +109,8 @@ class Gcp(Cloud):
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """
-        Correct `clock` before the run uses it: call Google once, and compare `clock` with the time in the answer. Each
-        later answer of Google corrects the clock too.
+        Correct `clock` before the run uses it. Google's answer to each call contains the time, which corrects the
+        clock; so one call is made now.
         """
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
@@ -126,9 +127,7 @@ class Gcp(Cloud):
         return gcp_rule(spec.gcp.volume_gb, self.regions(spec, RentalFlags()))
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
-        """
-        Return the interruption bands computed from Google's history; an empty dictionary if Google does not answer.
-        """
+        """Return the interruption bands computed from Google's history; {} if Google does not answer."""
         with _sdk():
             from spotrun.clouds.gcp.preemption_shares import bands_known
         return bands_known(config_of(spec.resources, spec.gcp), system_clock())
@@ -160,7 +159,7 @@ class Gcp(Cloud):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
-            f"{instance_id} is on gcp, where only Google interrupts instances",
+            f"{instance_id} is on gcp, where spotrun cannot interrupt instances",
             hint=f"gcloud compute instances simulate-maintenance-event {instance_id} --zone ZONE --project PROJECT "
             "interrupts a spot instance",
         )
@@ -169,8 +168,8 @@ class Gcp(Cloud):
 
     def account(self, regions: Sequence[str]) -> Account:
         """
-        Return the interfaces to the project's instances. They cover all regions, even those that `regions` does not
-        name. If a region does not answer, that is an error only if `regions` names the region.
+        Return the interfaces to the project's instances in all regions, even those that `regions` does not name. A
+        region that does not answer is an error only if `regions` names it.
         """
         config, clock = GcpConfig(regions=tuple(map(str.lower, regions)) or GcpSpec().regions), system_clock()
         with _sdk():
@@ -226,7 +225,7 @@ CLOUD = Gcp()
 
 
 def _sdk() -> AbstractContextManager[None]:
-    """Return the context for all imports that need the extra `gcp`."""
+    """Return a context for imports that need the extra `gcp`. It turns an ImportError into CloudNotInstalled."""
     return needs_extra("gcp", "gcp", CloudNotInstalled)
 
 

@@ -13,12 +13,12 @@ OWN_ACCOUNT = "spotrun-"
 
 class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The regions to rent in, and the image, disk, network and account of an instance.
+    The regions to rent in, and the machine image, disk, network and service account of each instance.
 
-    `project` is None if the login determines it. `instance_types` limits the offerings. If it is empty, `accelerators`,
-    which may also name types, limits them. If both are empty, every x86_64 type is offered. `image` is the path of an
-    image or of a family. The subnetwork has the same name in each region. `service_account` is the address of one
-    account for all runs; without it each run has its own account.
+    If `project` is None, the login determines the project. `instance_types` limits the offerings or, if it is empty,
+    `accelerators`, which may also name types. If both are empty, every x86_64 type is offered. `image` is the path of a
+    machine image or of an image family. The subnetwork has the same name in each region. `service_account` is the
+    address of an account that all runs share; without it, each run has its own account.
     """
 
     regions: tuple[str, ...]
@@ -31,7 +31,7 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     volume_gib: int = VOLUME_GIB
 
     def wants(self, accelerators: str, instance_type: str) -> bool:
-        """Return whether `self.accelerators` names this type or its accelerators."""
+        """Return True if `self.accelerators` names this type or its accelerators."""
         names = {each.casefold() for each in self.accelerators}
         return not names.isdisjoint({accelerators.casefold(), instance_type.casefold()})
 
@@ -41,8 +41,8 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def account_address(run_uid: str, project: str) -> str:
     """
-    Return the address of the account that spotrun makes for a run. If the project's id includes a domain, as in
-    `example.com:project`, the address has the two in reverse order:
+    Return the address of the account that spotrun creates for a run. If the project's id includes a domain, as in
+    `example.com:project`, the two are in reverse order in the address:
     https://cloud.google.com/iam/docs/service-account-types
     """
     domain, _, name = project.rpartition(":")
@@ -51,8 +51,8 @@ def account_address(run_uid: str, project: str) -> str:
 
 def config_of(resources: ResourcesSpec, gcp: GcpSpec) -> GcpConfig:
     """
-    Return the configuration that a job describes. If `resources` names a region, zone or type, only that one is used,
-    whatever `gcp` lists.
+    Return the configuration that a job describes. A region, zone or type that `resources` names takes precedence over
+    the lists in `gcp`.
     """
     region = resources.region or (resources.zone and region_of(resources.zone))
     kind = resources.instance_type

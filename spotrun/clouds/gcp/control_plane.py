@@ -1,13 +1,13 @@
 """
-Computes the cost of nights apart from their instances: the service that Cloud Scheduler calls, its log, and its
+Computes the cost of nights without their instances: of the service that Cloud Scheduler calls, its log, and its
 requests to the store.
 
 The prices come from a dated table, control_plane.json. The numbers of calls and requests were counted in a rehearsal of
 a night. Cloud Run and the log are charged at their list prices, although the free tier of each is at least twenty times
 what a month of nights needs.
 
-The jobs of Cloud Scheduler are not included: they cost by the month, whether they fire or not, and a billing account's
-first three are free. Requests to Compute Engine, IAM and Cloud Scheduler are free.
+The jobs of Cloud Scheduler are not included, because they are charged per month, even if they never fire. The first
+three of a billing account are free. Requests to Compute Engine, IAM and Cloud Scheduler are free.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def prices() -> PriceTable:
 
 
 def usd_of_a_night(hours: float) -> Decimal:
-    """Return the expected cost of a night whose run lives for `hours`."""
+    """Return the expected cost of a night whose run takes `hours`."""
     calls = calls_of_a_night(hours)
     seconds = calls.ticks * TICK_S + calls.colds * COLD_S + BEGIN_S
     return (
@@ -62,8 +62,8 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 def usd_of(calls: Calls) -> Decimal:
     """
-    Return the cost of all calls of the service. The requests that a call made were counted for only some of the calls.
-    Each other call is assumed to cost as much as the average counted call.
+    Return the cost of all calls of the service. Only for some of them is it known which requests they made. Each other
+    call is assumed to cost as much as the average of these.
     """
     counted = (
         _usd_of_service(calls.calls, Decimal(repr(calls.seconds)), calls.memory_mb)

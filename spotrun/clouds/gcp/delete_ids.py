@@ -1,11 +1,10 @@
 """
-Makes the ids of calls that delete an instance. Such an id contains the time when the machine was switched off, if that
-time is known. The bill needs this time, but after the deletion it can be read nowhere else: the instance is gone, and
-Google may have forgotten the operation that switched it off. The id is still there, because Google keeps it with the
-delete operation.
+Makes the ids of calls that delete an instance. An id contains the time at which the machine was switched off, if that
+time is known. The bill needs this time, but after the deletion only the id may still have it: the instance is gone, and
+Google may have forgotten the operation that switched it off. Google keeps the id as part of the delete operation.
 
     the id is sent as clientOperationId: https://cloud.google.com/compute/docs/reference/rest/v1/zoneOperations
-    a UUID of version 8 has 122 bits for its maker's own data: https://www.rfc-editor.org/rfc/rfc9562#section-5.8
+    a UUID of version 8 has 122 bits of free content: https://www.rfc-editor.org/rfc/rfc9562#section-5.8
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _LATEST_MS = 1 << 48
 
 def delete_id(off_since: datetime | None = None) -> str:
     """
-    Return a new id. A call that is repeated uses the same id each time. `off_since` is the time when the machine was
-    switched off; None if unknown.
+    Return a new id. (Repetitions of a call use the same id.) `off_since` is the time at which the machine was switched
+    off; None if unknown.
     """
     if off_since is None:
         return str(uuid4())
@@ -34,8 +33,8 @@ def delete_id(off_since: datetime | None = None) -> str:
 
 def off_since(told: object) -> datetime | None:
     """
-    Return the time when the machine was switched off, from the id of the call that deleted it. Return None if the id
-    contains no time.
+    Read the time at which the machine was switched off from the id of the call that deleted it. Return None if the id
+    does not contain a time.
     """
     try:
         found = UUID(str(told))

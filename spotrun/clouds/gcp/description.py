@@ -1,4 +1,4 @@
-"""Converts Google's rows and operations to Instances."""
+"""Converts what Google reports, the rows of its lists and the operations, to Instances."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ History = Callable[[Offering], Sequence[PriceSegment]]
 
 
 class Record(NamedTuple):
-    """Everything that Google reports about one name: its row in the list, if any, and its operations, oldest first."""
+    """
+    Everything that Google reports about the instances of one name: the row in its list, if there is one, and the
+    operations, oldest first.
+    """
 
     name: str
     row: Mapping[str, Any] | None
@@ -70,11 +73,11 @@ class Record(NamedTuple):
 
 def instance_of(record: Record, history: History, seen: Instance | None) -> Instance | None:
     """
-    Convert a record to an Instance. Return None if Google reports nothing about the instance: it reports a new instance
-    with a delay, and forgets old ones.
+    Convert a record to an Instance. Return None if Google reports nothing about the instance, because it is too new or
+    so old that Google has forgotten it.
 
-    `seen` is the instance as it was when it was last seen running, or None if it was never seen running. It is needed
-    for deleted instances, because Google forgets when their billing began.
+    `seen` is the instance as spotrun last saw it running; None if spotrun never did. It is needed for deleted
+    instances, because Google forgets when their billing began.
     """
     if record.row is not None:
         return _listed(record.row, history)
@@ -88,11 +91,11 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
     return None if end is None else _ended(record, made, operations, end, history, seen)
 
 
-# -- listed instances --------------------------------------------------------------------------------------------------
+# -- instances that Google lists ---------------------------------------------------------------------------------------
 
 
 def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
-    """Convert a row to an Instance; None if neither its name nor its labels name a run."""
+    """Convert a row to an Instance. Return None if neither its name nor its labels contain a run's uid."""
     run_uid, name, labels = run_of(row), read_name(row["name"]), row.get("labels", {})
     if not run_uid:
         return None
@@ -116,7 +119,7 @@ def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
 
 
 def run_of(row: Mapping[str, Any]) -> str:
-    """Return the uid of a row's run, from the row's name or else from its label; "" if it belongs to no run."""
+    """Return the uid of a row's run, from the row's name or, failing that, its label; "" if it belongs to no run."""
     name = read_name(row["name"])
     return str(row.get("labels", {}).get(label.RUN, "")) if name is None else name.run_uid
 
@@ -139,7 +142,7 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 
 def odd_labels(row: Mapping[str, Any]) -> str:
-    """Describe which labels a row has lost, and which have wrong or unreadable values; "" if there are none."""
+    """Describe which of spotrun's labels are missing in a row or have wrong values; "" if all labels are right."""
     labels = row.get("labels", {})
     odd = [
         f"{key}={labels[key][:LABEL_SHOWN_MAX]!r}"
@@ -153,32 +156,32 @@ def odd_labels(row: Mapping[str, Any]) -> str:
 
 
 def last_part(link: str) -> str:
-    """Return the last part of a link. Google gives most names as the end of a link."""
+    """Return the last part of a link. In Google's answers, most names are the end of a link."""
     return str(link).rpartition("/")[2]
 
 
 def why_not_ended(operations: Sequence[Operation]) -> str:
-    """Return Google's message about the last failed try to end an instance that still exists; "" if there is none."""
+    """Return Google's message about the last try to end an instance that still exists; "" if the try did not fail."""
     last = next((each for each in reversed(operations) if each.kind == DELETE), None)
     error = None if last is None or last.error is None else failed(f"end {last.target}", last.error)
     return "" if error is None else f": {error.message}"
 
 
-# -- remembered instances ----------------------------------------------------------------------------------------------
+# -- instances that are known only from operations ---------------------------------------------------------------------
 
 
 def _begun(record: Record, made: Operation) -> Instance | None:
     """
-    Return the pending instance of a launch that Google has accepted, but does not list yet. Return None if the
-    instance's name is not one that spotrun makes.
+    Return the pending instance of a launch that Google has accepted, if Google does not list the instance yet. Return
+    None if the instance's name is not one of spotrun's.
     """
     return _remembered(record, made, InstanceState.PENDING, made.asked_at)
 
 
 def denials(record: Record) -> int:
     """
-    Return how many launches with this name Google first accepted and then refused, because it did not accept their
-    service account.
+    Return how often Google refused a launch with this name because of its service account, after first accepting the
+    launch.
     """
     return sum(
         each.kind == INSERT and isinstance(_failure(record, each), IDENTITY_DENIED) for each in record.operations
@@ -191,9 +194,9 @@ def _failure(record: Record, made: Operation) -> CloudError | None:
 
 def _never_made(record: Record, made: Operation) -> Instance | None:
     """
-    Return an instance for a launch that was accepted and then failed, for example for lack of capacity. The instance
-    counts as ended. Return None if the launch failed because Google did not accept its service account: the driver
-    repeats such a launch, and only the repeated launch shows whether there is an instance.
+    Return an ended instance that stands for a launch that Google accepted, and that then failed, for example for lack
+    of capacity. Return None if Google refused the launch's service account: the driver then repeats the launch, so it
+    is not known yet whether there will be an instance.
     """
     found = _remembered(record, made, InstanceState.TERMINATED, made.asked_at)
     error = _failure(record, made)
@@ -204,8 +207,8 @@ def _never_made(record: Record, made: Operation) -> Instance | None:
 
 def _refused_by(error: CloudError) -> EndedBy:
     """
-    Return the party that counts as having ended a launch that failed. Return EndedBy.FAULT only if the launch would
-    fail in every zone and at any time, because three launches in a row that end with EndedBy.FAULT fail the run (P14).
+    Return the cause to record for a launch that failed. Return EndedBy.FAULT only if the launch would fail in every
+    zone and at any time, because three launches in a row that end with EndedBy.FAULT fail the run (P14).
     """
     if isinstance(error, QuotaExceeded):
         return EndedBy.QUOTA
@@ -222,9 +225,9 @@ def _ended(
 ) -> Instance | None:
     """
     Return the ended instance of a record, with the prices for its bill. The machine is billed until it was switched off
-    or, if that time is unknown, until the operation `end`. Its disk is billed until the operation that `last_end`
-    returns. If the instance was never seen running, the start of its billing is unknown. In that case, billing is
-    assumed to begin when the launch operation succeeded.
+    or, if that time is unknown, until the end of the operation `end`. Its disk is billed until the end of the operation
+    that `last_end` returns. If spotrun never saw the instance running, billing is assumed to begin when the launch
+    operation succeeded.
     """
     off_since = _off_since(seen, operations)
     asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)
@@ -254,10 +257,9 @@ def _ended(
 
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
-    Return the time when the machine was switched off; None if it is unknown. The time comes from one of two sources:
-    this driver has seen the machine switched off, or the driver that deleted the instance has stored the time in the id
-    of its delete call. The operation that switched the machine off is not a source, because Google sometimes forgets
-    that operation while the disk still exists.
+    Return the time at which the machine was switched off; None if it is unknown. It is known if this driver saw the
+    machine switched off, or if the driver that deleted the instance stored the time in the id of its delete call. The
+    operation that switched the machine off is not used: Google sometimes forgets it while the disk still exists.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)
@@ -265,8 +267,8 @@ def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> dateti
 
 def _remembered(record: Record, of: Operation, state: InstanceState, launched_at: datetime) -> Instance | None:
     """
-    Return an instance that Google no longer lists, or does not list yet. Its facts are read from its name. Return None
-    if spotrun did not make the name.
+    Return an instance that Google no longer lists, or does not list yet, with the facts that its name contains. Return
+    None if the name is not one of spotrun's.
     """
     name = read_name(record.name)
     if name is None:
@@ -298,7 +300,8 @@ def _metered(
     ended_at: datetime | None,
 ) -> tuple[PriceSegment, ...]:
     """
-    Return the prices that the instance was charged. While the machine is switched off, only its disk costs anything.
+    Return the hourly prices at which the instance was billed. While the machine is switched off, only its disk is
+    billed.
     """
     found = charged(prices, offering, since, stopped_at)
     if not found or stopped_at is None or stopped_at == ended_at or stopped_at <= since:

@@ -1,8 +1,8 @@
 """
 Finds spotrun's disks that no instance uses.
 
-A disk is deleted with its instance, unless a user has detached it or told Google to keep it. A boot disk has its
-instance's name, so disks are found by name, as instances are:
+A disk is deleted with its instance, unless a user has detached it or told Google to keep it. A boot disk has the same
+name as its instance, so spotrun recognizes both by their names:
 https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert (initializeParams.diskName).
 """
 
@@ -20,7 +20,7 @@ from spotrun.clouds.orphaned_resources import Leftover
 
 
 class Disks:
-    """The disks that instances left behind. `project` is None if the login determines the project."""
+    """The disks that instances have left behind. If `project` is None, the login determines the project."""
 
     def __init__(self, google: Google, project: str | None = None) -> None:
         self._google = google

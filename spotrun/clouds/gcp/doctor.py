@@ -1,8 +1,9 @@
 """
 Checks a Google Cloud project with the caller's own login, before any instance is billed.
 
-The checks read settings and the caller's permissions. They make a service account for a run that does not exist, and
-remove it. Launches cannot be rehearsed on Google Cloud: only a real launch shows whether it succeeds.
+The checks read settings and the caller's permissions. To show that service accounts can be created, they create one for
+a run that does not exist, and delete it. Google Cloud has no dry run for launches: only a real launch shows whether it
+succeeds.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _DRY = "`spotrun launch JOB.yaml --dry-run` shows what would be rented"
 
 class GcpDoctor:
     """
-    Checks a project, for a job if one is given. `wanted` may be empty. `store_uri` is the store of the runs; None if
-    unknown. `secrets` are the job's secrets, keyed by their environment variables.
+    Checks a project. `wanted` are the resources to rent, if they are known. `store_uri` is the store of the runs; None
+    if unknown. For a job, `secrets` are its secrets, keyed by their environment variables.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class GcpDoctor:
 
     def _steps(self) -> Iterator[Step]:
         """
-        Yield the steps of the check, in order. If the step "regions" finds that a region does not exist, the later
-        steps leave it out.
+        Yield the steps of the check, in order. If the step "regions" finds that a region does not exist, later steps do
+        not check it.
         """
         google, own = self._google, self._own_accounts
         yield Step("identity", self._identity, is_vital=True)
@@ -102,7 +103,7 @@ class GcpDoctor:
         yield Step(OTHERS, others)
         yield Step("launch", lambda: [unknown("launch", _NEVER_REHEARSED, _DRY)])
 
-    # -- the caller, and the time --------------------------------------------------------------------------------
+    # -- login and clock -----------------------------------------------------------------------------------------
 
     @cached_property
     def _project(self) -> str:
@@ -114,7 +115,8 @@ class GcpDoctor:
 
     def _identity(self) -> Iterator[Finding]:
         """
-        Check the login. The first call also shows whether the API and billing are on, and whether the project exists.
+        Check the login. The first call also shows whether the project exists, and whether its API and billing are
+        enabled.
         """
         before = self._clock.ahead
         name = self._facts.get("name", self._project)
@@ -129,8 +131,8 @@ class GcpDoctor:
 
     def _unheard(self) -> Iterable[Finding]:
         """
-        Check that the configured regions exist. If one does not exist, leave it out of all further checks, and raise
-        BadSurroundings.
+        Check that the configured regions exist. If some do not, raise BadSurroundings, and leave them out of all
+        further checks.
         """
         unheard = [name for name in self._config.regions if name not in self._regions]
         if unheard:
@@ -140,7 +142,7 @@ class GcpDoctor:
             raise no_such_region(unheard, self._regions)
         return ()
 
-    # -- the surroundings of an instance -------------------------------------------------------------------------
+    # -- image and network ---------------------------------------------------------------------------------------
 
     def _image(self) -> Iterator[Finding]:
         image = find_image(self._google, self._config.image)
@@ -186,8 +188,8 @@ class GcpDoctor:
     @cached_property
     def _catalogs(self) -> dict[str, Catalog]:
         """
-        A catalog for each region. It has all types of the region, not only the types that the job names. So if the
-        region lacks a type that the job names, the finding can say which types the region has.
+        A catalog for each region. It has all types of the region, not only those that the job names. If the region does
+        not have a type that the job names, a finding can then say which types it has.
         """
         everything = replace(self._config, instance_types=(), accelerators=())
         return {
@@ -202,8 +204,8 @@ class GcpDoctor:
 
     def _quotas(self) -> Iterator[Finding]:
         """
-        Check the quotas. Quotas that this login is not allowed to read count as unknown; the step "regions" has already
-        reported that.
+        Check the quotas. Those that this login is not allowed to read count as unknown, without an error, because the
+        step "regions" has already reported it.
         """
         try:
             told = self._regions
@@ -212,7 +214,7 @@ class GcpDoctor:
         wanted = {name: row for name, row in told.items() if name in self._config.regions}
         yield from self._capacity.quota_findings(Limits(self._facts, wanted))
 
-    # -- the store, and the accounts that reach it ---------------------------------------------------------------
+    # -- bucket and service accounts -----------------------------------------------------------------------------
 
     @property
     def _own_accounts(self) -> bool:
@@ -232,8 +234,8 @@ class GcpDoctor:
 
     def _own_account(self, store_uri: str) -> Iterator[Finding]:
         """
-        Make a service account for a run that does not exist, and remove it again. The account is made twice, because
-        two runners of one run may both try to make it. The second try has to find the account that exists already.
+        Create a service account for a run that does not exist, and remove it again. The account is created twice, as if
+        two runners of one run did so: the second try has to find the account of the first.
         """
         accounts = RunAccounts(self._google, self._clock, self._project)
         with trial_identity(accounts, self._clock) as uid:
@@ -250,7 +252,7 @@ class GcpDoctor:
 
 def _no_account_tried() -> Iterable[Finding]:
     """
-    Report that no service account was made as a trial, because rights are missing. If the login perhaps cannot delete
-    an account, the check must not make one.
+    Report that rights are missing, so the check did not try to create a service account: the login might not be able to
+    delete it again.
     """
     return [unknown(ACCOUNT, "no trial account is made, because rights are missing (see above)", GRANT)]

@@ -1,4 +1,4 @@
-"""Compute Engine as a CloudDriver."""
+"""The CloudDriver for Compute Engine."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ https://cloud.google.com/compute/docs/instances/deleting-instance
 
 class _Ending(NamedTuple):
     """
-    The requests to end one instance. `since_s` is the time of the first request. `why_not` is Google's message if the
-    last request failed, otherwise "".
+    The requests to end one instance. `since_s` is the time of the first request. If the last request failed, `why_not`
+    is Google's message.
     """
 
     since_s: float
@@ -56,9 +56,8 @@ class GcpDriver:
     """
     Rents Compute Engine's VMs in the configured regions. An instance's name identifies its run.
 
-    The driver remembers instances that it has seen, for two reasons only. The bill of a deleted instance is more exact
-    if the start of its billing is known. And a launch that Google's lists do not show yet must not be requested a
-    second time.
+    The driver remembers instances that it has seen, for two reasons only. For the bill of a deleted instance, it needs
+    to know when billing began. And if Google does not list an instance yet, the driver must not request it again.
     """
 
     name = "gcp"
@@ -100,7 +99,7 @@ class GcpDriver:
         except AlreadyThere as error:
             found = self._of_token(request, self._records_of(request))
             if found is None:
-                raise CloudUnavailable(f"{error.message}; Google does not list it yet") from error
+                raise CloudUnavailable(f"{error.message}; Google does not list the instance yet") from error
             return found
         except CloudError as error:
             self._learn(catalog, request.offering, error)
@@ -157,18 +156,19 @@ class GcpDriver:
 
     def _catalog_of(self, offering: Offering) -> Catalog:
         if offering.region not in self._catalogs:
-            raise CloudError(f"{offering} is in none of the job's regions", hint="name its region under resources")
+            raise CloudError(
+                f"{offering} is in none of the job's regions", hint="name its region under `resources` in the job"
+            )
         return self._catalogs[offering.region]
 
     def _records_of(self, request: LaunchRequest) -> list[Record]:
         """
-        Return Google's records of all instances that may belong to the request's token. The beginning of an instance's
-        name depends on the token, but the end depends on the instance's type. So there may be several names for one
-        token.
+        Return Google's records of all instances that may belong to the request's token. Several names may belong to one
+        token: all of them begin in the same way, but their end depends on the type of the instance.
 
         Raises:
-            CloudUnavailable: Google cannot list the request's zone now. Other zones need not be listed, because the
-                launch can only be in this zone.
+            CloudUnavailable: Google cannot list the instances in the request's zone now. Other zones do not matter,
+                because the launch can only be in this zone.
         """
         seen = look(self._google, self._project, request.run_uid)
         require_seen(seen, (request.offering.zone,))
@@ -197,7 +197,7 @@ class GcpDriver:
         return None
 
     def _launched(self, request: LaunchRequest) -> Instance:
-        """Return the instance that was launched just now. It counts as pending until Google lists it."""
+        """Return the instance that was just launched. It counts as pending until Google lists it."""
         found = self._of_token(request, self._records_of(request))
         if found is not None:
             return found
@@ -215,8 +215,8 @@ class GcpDriver:
 
     def _not_listed_yet(self, request: LaunchRequest) -> Instance | None:
         """
-        Return the requested instance if Google accepted it a short time ago; otherwise return None. Google may not list
-        such an instance yet, and without this record, the launch would request it a second time.
+        Return the requested instance if Google accepted it so recently that it may not list it yet; otherwise return
+        None. Without this check, a repeated launch would request the instance a second time.
         """
         accepted_s, pending = self._accepted.get(request.token, (-inf, None))
         if self._clock.monotonic() - accepted_s < LISTED_WITHIN_S * self._clock.scale:
@@ -226,9 +226,8 @@ class GcpDriver:
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
         """
-        Change what later launches try, after a refusal. If `error` shows that pools have no capacity, stop offering
-        these pools for a while. If Google rejected the subnetwork or the image, forget the cached one, so that the next
-        launch looks it up again.
+        Learn from a refused launch. If `error` shows that pools have no capacity, stop offering them for a while. If
+        Google rejected the subnetwork or the image, forget the cached one; the next launch looks it up again.
         """
         match error:
             case Unsupported():
@@ -245,8 +244,8 @@ class GcpDriver:
     def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
         Return the error to raise for a launch that a quota has refused. An instance that has just ended still counts
-        against the quota for a while. If spotrun has such an instance, return CloudUnavailable, because waiting helps.
-        Otherwise return `error`.
+        against the quota for a while. If spotrun has such an instance, return CloudUnavailable, because waiting helps;
+        otherwise return `error`.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         records = look(self._google, self._project, None).records.values()
@@ -261,10 +260,10 @@ class GcpDriver:
         if not holding:
             return error
         return CloudUnavailable(
-            f"{error.message} ({', '.join(holding)}, which just ended, may still count against the quota)"
+            f"{error.message} (instances that just ended may still count against the quota: {', '.join(holding)})"
         )
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- remarks, and lists of instances ---------------------------------------------------------------------
 
     def _remarks(self) -> Iterator[str]:
         yield from (f"{name} is left out: {why}" for name, why in sorted(self._offered.left_out.items()))
@@ -277,7 +276,7 @@ class GcpDriver:
             yield from catalog.remarks
 
     def _still_there(self) -> Iterator[str]:
-        """Describe each instance that still exists long after Google accepted the request to end it (G12)."""
+        """Describe each instance that still exists long after Google accepted a request to delete it (G12)."""
         for name, end in sorted(self._ending.items()):
             waited_s = self._clock.monotonic() - end.since_s
             if waited_s > ENDS_WITHIN_S * self._clock.scale:

@@ -3,8 +3,8 @@ Translates Google's error codes into CloudDriver's errors.
 
 Google reports a refusal in one of two ways. An HTTP answer has reasons and details
 (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-requests); a failed operation has codes
-(https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation). The rows G1 to G14 and P1 to P28 of
-the failure catalogue describe failures that these errors caused in other projects.
+(https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation). Numbers such as G6 or P4 refer to
+rows of the failure catalogue, which describe failures that these errors caused in other projects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from spotrun.errors import (
 
 
 class StockedOut(InsufficientCapacity):
-    """The zone has no capacity left for this type. `elsewhere` has the zones with capacity, if Google names any."""
+    """The zone has no capacity left for this type. `elsewhere` has the zones with capacity, as far as Google says."""
 
     def __init__(self, message: str, *, hint: str | None = None, elsewhere: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -46,15 +46,15 @@ class StockedOut(InsufficientCapacity):
 
 
 class AddressesExhausted(InsufficientCapacity):
-    """The subnetwork has no free address, so no instance of any type can start in it."""
+    """The subnetwork has no free address, so no instance can start in it."""
 
 
 class NoticeRefused(CloudError):
-    """The project is not allowed to request a notice of two minutes. The launch is repeated without this request."""
+    """The project may not request that notices come two minutes before. The launch is repeated without this request."""
 
 
 class ServiceOff(AccessDenied):
-    """This API is not turned on in the project."""
+    """This API is not enabled in the project."""
 
 
 class BillingOff(AccessDenied):
@@ -63,8 +63,8 @@ class BillingOff(AccessDenied):
 
 class PolicyForbids(CloudError):
     """
-    An organization policy forbids the request. Google reports this with status 412, which elsewhere means that another
-    request came first.
+    An organization policy forbids the request. Google reports this with status 412, which in other answers means that
+    another request came first.
     """
 
 
@@ -184,8 +184,8 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),
         ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
-        # For this quota, Google sends 429, the status of throttling, and asks the caller to wait for a day:
-        # https://github.com/kubeflow/pipelines/issues/1052
+        # If this quota is exceeded, Google answers with 429, which otherwise means throttling, and a request to wait
+        # for a day: https://github.com/kubeflow/pipelines/issues/1052
         ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),
     )
 )
@@ -197,8 +197,8 @@ row has the HTTP statuses, the words and the meaning. The first row that matches
 
 def refused(action: str, status: int, body: object, text: str = "") -> CloudError:
     """
-    Return the error for an HTTP answer that reports no success. If the answer's body, `text`, is not JSON, the answer
-    is not from Google.
+    Return the error for an HTTP answer other than a success. If its body is not JSON but the text `text`, the answer
+    does not come from Google.
     """
     is_page = body is None and bool(words_of(text)) and status != _UNAUTHENTICATED
     if status < _BAD_REQUEST or is_page:
@@ -208,7 +208,7 @@ def refused(action: str, status: int, body: object, text: str = "") -> CloudErro
 
 
 def answered_by_another(action: str, text: str) -> CloudUnavailable:
-    """Return the error for an answer that a proxy or captive portal sent in Google's place."""
+    """Return the error for an answer that a proxy or captive portal sent instead of Google."""
     what = f"Google cannot be reached to {action}: a program in between has answered: {words_of(text)}"
     return CloudUnavailable(what, hint=_ON_THE_WAY)
 
@@ -228,13 +228,14 @@ def failed(action: str, operation: Mapping[str, Any]) -> CloudError | None:
 
 def lacking_identity(error: CloudError) -> CloudError:
     """
-    Return IdentityUnknown if `error`, which Compute Engine has reported, is about a service account that was not found.
-    Otherwise return `error`.
+    Return IdentityUnknown if Compute Engine reports in `error` that it did not find a service account. Otherwise return
+    `error`.
 
-    The message of such an error says that the account does not exist (`The resource 'ADDRESS' of type 'serviceAccount'
-    was not found`), so spotrun first reads the error as NotThere. But the account may exist: Compute Engine also sends
-    this message for a new account that it does not know yet. IAM sends a similar message only if the account really
-    does not exist. So NotThere is right for IAM's errors, and this function must not be called for them.
+    Such an error first becomes NotThere, because its message is `The resource 'ADDRESS' of type 'serviceAccount' was
+    not found`. But Compute Engine sends this message also for a new account that it does not know yet.
+
+    Do not call this function for IAM's errors: IAM sends a similar message only if the account really does not exist,
+    so NotThere is right.
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
         return IdentityUnknown(error.message, hint=_IDENTITY)
@@ -267,7 +268,7 @@ def _meaning(status: int, fault: Fault) -> Meaning:
 
 
 def _by_code(fault: Fault) -> Iterator[Meaning]:
-    """Yield the meanings of the fault's codes. The reasons in the details come first, because they are more precise."""
+    """Yield the meanings of the fault's codes: first of the reasons in its details, because these are more precise."""
     for code in (*fault.reasons, fault.code):
         if code in ERRORS_BY_CODE and code not in _VAGUE:
             yield ERRORS_BY_CODE[code]
@@ -286,7 +287,7 @@ def _by_status(status: int) -> Meaning:
 
 
 def _finer(hint: str | None, fault: Fault) -> str | None:
-    """Return a more precise hint if the fault names a service, or a quota of all regions."""
+    """Return a more precise hint if the fault names a disabled service, or a quota that all regions share."""
     if hint == _ENABLE and fault.service:
         return f"turn it on: gcloud services enable {fault.service}"
     if hint == _QUOTA and fault.is_of_all_regions:

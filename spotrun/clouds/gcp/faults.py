@@ -17,9 +17,7 @@ _ALL_REGIONS = re.compile(r"ALL[_-]REGIONS|\bglobally\b")
 
 
 class Fault(NamedTuple):
-    """
-    One fault that Google reports. `code` is the fault's reason or code, and `details` are the details sent with it.
-    """
+    """An error that Google reports. `code` is its reason (in an HTTP answer) or its code (in an operation)."""
 
     code: str
     message: str
@@ -27,7 +25,7 @@ class Fault(NamedTuple):
 
     @property
     def told(self) -> str:
-        """The message, together with facts that only the details contain."""
+        """The message, and facts that only the details contain."""
         beside = (
             self._quota_told,
             self._named_beside(self._metadata("permission")),
@@ -42,13 +40,13 @@ class Fault(NamedTuple):
 
     @property
     def service(self) -> str:
-        """The API that the fault names, such as `compute.googleapis.com`; "" if it names none."""
+        """The API that the error names, such as `compute.googleapis.com`; "" if it does not name one."""
         found = _SERVICE.search(self.message)
         return self._metadata("service") or (found[1] if found is not None else "")
 
     @property
     def constraint(self) -> str:
-        """The organization's constraint that was violated; "" if there is none."""
+        """The organization policy constraint that the request violates; "" if there is none."""
         violations = (violation for detail in self.details for violation in detail.get("violations", ()))
         texts = (self.message, *(str(each.get("type", "")) for each in violations))
         return next((found[0] for text in texts if (found := _CONSTRAINT.search(text)) is not None), "")
@@ -60,12 +58,12 @@ class Fault(NamedTuple):
 
     @property
     def is_of_all_regions(self) -> bool:
-        """True if the exceeded quota applies to all regions together, so that another region does not help."""
+        """True if all regions share the exceeded quota. Another region does not help then."""
         return _ALL_REGIONS.search(self.told) is not None
 
     @property
     def _infos(self) -> Iterator[Mapping[str, Any]]:
-        """The error infos among the details. In a failed operation, each of them is in a separate field."""
+        """The ErrorInfos. In an HTTP answer, each of them is a detail; in an operation, it is a field of a detail."""
         return (detail.get("errorInfo", detail) for detail in self.details)
 
     def _metadata(self, name: str) -> str:
@@ -77,7 +75,7 @@ class Fault(NamedTuple):
 
     @property
     def _quota_told(self) -> str:
-        """The exceeded quota with its limit, in parentheses; "" if the fault names none."""
+        """The exceeded quota and its limit, in parentheses; "" if the fault does not name a quota."""
         quota = next((each["quotaInfo"] for each in self.details if each.get("quotaInfo")), None)
         if quota is None:
             return ""
@@ -89,8 +87,8 @@ class Fault(NamedTuple):
 
 def faults_of_http(body: object) -> Iterator[Fault]:
     """
-    Yield the faults of an HTTP answer. `error.errors` has the reasons of older services, and `error.details` those of
-    newer services. Either list may be missing.
+    Yield the faults in an HTTP answer. Older services list them in `error.errors`, newer services in `error.details`.
+    Either list may be missing.
     """
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
@@ -109,7 +107,7 @@ def faults_of_operation(operation: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def words_of(text: str) -> str:
-    """Return the text of an HTML page, without the page's tags."""
+    """Return the text of an HTML page without its tags."""
     return _shown(" ".join(re.sub(r"<[^>]*>", " ", text).split()))
 
 

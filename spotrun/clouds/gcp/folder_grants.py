@@ -2,9 +2,10 @@
 Edits the policy of a run's folder. The policy lets the run's service account read, list and add objects everywhere in
 the folder, but change only the objects that instances have to change.
 
-IAM cannot deny a right in a folder. So an object is safe from an instance only if no policy lets the instance change
-that object: https://cloud.google.com/storage/docs/managed-folders. A condition limits which of the folder's objects the
-account is allowed to overwrite and delete: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
+IAM has no rule that denies a right in a folder. An object is safe from an instance only if no policy lets the instance
+change it: https://cloud.google.com/storage/docs/managed-folders. So the policy has a condition that limits which of the
+folder's objects the account is allowed to overwrite and delete:
+https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def grants(policy: Policy) -> Iterator[Grant]:
 
 def granted(policy: Policy, email: str, project: str, folder: BucketAddress) -> Policy:
     """
-    Return the policy with the grants of a run's account in `folder`. Other grants to the account are removed, and so
-    are grants to a deleted account that had the same address.
+    Return the policy with the grants that the account of a run needs in `folder`. Other grants to this account are
+    removed, and so are grants to a deleted account that had the same address.
     """
     rest = without(policy, email)
     member = [_living(email)]
@@ -84,9 +85,8 @@ def _role(project: str, name: str) -> str:
 
 def _condition(folder: BucketAddress) -> str:
     """
-    Return a condition that is true for objects of this folder whose keys begin with one of CHANGED. The condition
-    compares an object's path from its beginning, so an object with the same text in the middle of its path does not
-    match.
+    Return a condition that is true for objects of this folder whose keys begin with one of CHANGED. Text in the middle
+    of an object's path does not count, because the condition compares the path from its beginning.
     """
     root = f"projects/_/buckets/{folder.bucket}/objects/{folder.root}"
     return " || ".join(f'resource.name.startsWith("{root}{each}")' for each in CHANGED)

@@ -36,7 +36,7 @@ def in_label(accelerators: str) -> str:
 
 
 def of_label(text: str) -> str:
-    """Read accelerators from a label; return "" if it holds none."""
+    """Read the accelerators in a label; return "" if there are none."""
     name, between, count = text.partition(BETWEEN)
     return f"{name.upper()}:{count}" if between and count.isdecimal() else ""
 

@@ -1,10 +1,10 @@
 """
-Finds a project's instances with two calls, each for all zones. One call lists existing instances, the other lists past
+Finds a project's instances in all zones with two calls. One call lists the existing instances, the other lists past
 operations.
 
-Both calls search by name, because an instance's name never changes. Labels alone would not be enough: a policy or a
-user may remove a label from an instance that runs and is billed. The first call also searches by label. So it also
-finds a copy that a user made of an instance: the copy has spotrun's labels, but another name.
+Both calls search by name, because an instance's name never changes. A search by label would not find an instance whose
+label a policy or a user has removed. The first call also searches by label, because a user may have copied an instance:
+the copy has spotrun's labels, but another name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
     """
     List the instances of a run, or of all runs if `run_uid` is None.
 
-    Instances are listed before operations, so that an instance that begins or ends between the two calls appears among
+    Instances are listed first, then operations. So an instance that starts or ends between the two calls appears among
     the operations.
     """
     rows, unreachable = _rows(google, project, run_uid)
@@ -52,10 +52,12 @@ def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
 
 
 def require_seen(seen: InstanceListing, must_see: Collection[str]) -> None:
-    """Raise CloudUnavailable if Google has not listed a zone in `must_see`, or a zone of a region in `must_see`."""
+    """
+    Raise CloudUnavailable if Google did not list the instances in one of the zones or regions that `must_see` names.
+    """
     missing = sorted(zone for zone in seen.unreachable if zone in must_see or region_of(zone) in must_see)
     if missing:
-        raise CloudUnavailable(f"Google does not answer for {', '.join(missing)}")
+        raise CloudUnavailable(f"Google did not list the instances in {', '.join(missing)}")
 
 
 def _rows(google: Google, project: str, run_uid: str | None) -> tuple[dict[str, Mapping[str, Any]], frozenset[str]]:
@@ -67,7 +69,7 @@ def _rows(google: Google, project: str, run_uid: str | None) -> tuple[dict[str, 
 
 def of_runs(run_uid: str | None) -> str:
     """
-    Return a filter, for listing resources, that finds those of one run, or of any run if `run_uid` is None.
+    Return a filter for lists of resources, which selects those of one run, or of all runs if `run_uid` is None.
 
     The syntax of filters is described at
     https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList.
@@ -78,8 +80,8 @@ def of_runs(run_uid: str | None) -> str:
 
 def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list[Operation], frozenset[str]]:
     """
-    Return the operations, and the unreachable zones. An operation contains its instance's name only as the end of a
-    link. So the filter is a regular expression: other filters match only whole links.
+    Return the operations, and the unreachable zones. The filter is a regular expression, because other filters match
+    only a complete link, and an operation contains its instance's name only as the end of a link.
     """
     query = {**_PAGE, "filter": f'targetLink eq ".*/instances/{_prefix(run_uid)}.*"'}
     call = Call(COMPUTE, "GET", f"projects/{project}/aggregated/operations", query)
@@ -89,8 +91,8 @@ def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list
 
 def _scopes(google: Google, action: str, call: Call, of: str) -> tuple[list[Mapping[str, Any]], frozenset[str]]:
     """
-    Return the rows of all zones, and the names of the zones that did not answer. Google reports such a zone in one of
-    two places: as a warning in that zone's part of the answer, or in the page's list `unreachables`.
+    Return the rows of all zones, and the names of the zones that did not answer. Google reports such a zone by a
+    warning in the zone's part of the answer, or in the list `unreachables` of the page.
     """
     rows: list[Mapping[str, Any]] = []
     unreachable: set[str] = set()
@@ -108,13 +110,13 @@ def _blind(scope: str, warning: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _prefix(run_uid: str | None) -> str:
-    """Return the prefix of the names of a run's instances, or of all runs' instances."""
+    """Return the prefix of the names of a run's instances or, if `run_uid` is None, of the instances of all runs."""
     return OURS if run_uid is None else f"{OURS}{_plain(run_uid)}-"
 
 
 def _plain(run_uid: str) -> str:
     """
-    Return the uid if it is safe to insert into a filter. Uids have only letters and digits. For a text with other
+    Return a uid that is safe to insert into a filter. Uids have only letters and digits. For a text with other
     characters, return a word that matches no instance.
     """
     return run_uid if re.fullmatch(r"[a-z0-9]{1,64}", run_uid) else "nobody"

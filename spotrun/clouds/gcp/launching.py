@@ -1,6 +1,6 @@
 """
-Sends a launch to Google. Google answers the insert call immediately, with an operation. Only the operation later shows
-whether the launch succeeded (G2).
+Sends a launch to Google. Google immediately answers the insert call with an operation, which shows only later whether
+the launch succeeded (G2).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ https://cloud.google.com/compute/docs/instances/instance-lifecycle
 
 class Launching:
     """
-    Requests instances in one project. An object of this class remembers whether the project is allowed to request a
-    notice of two minutes. For each launch, it also counts how often Google did not accept the launch's service account.
+    Requests instances in one project. Remembers whether the project may request that notices come two minutes before
+    the interruption, and counts for each launch how often Google refused its service account.
     """
 
     def __init__(self, google: Google, project: str, config: GcpConfig, clock: Clock) -> None:
@@ -53,12 +53,12 @@ class Launching:
         """
         Request an instance. Return when it has capacity, or after ACCEPTED_WITHIN_S if that is still unknown.
 
-        `denials` is the number of operations in Google's list in which this launch failed because of its service
-        account. After each such failure the call needs a new request id (see `request_id`).
+        `denials` is how often this launch failed because of its service account, according to Google's list of
+        operations. After each such failure the call needs a new request id (see `request_id`).
 
         Raises:
             AlreadyThere: a resource of the same name exists.
-            CloudError: the launch was refused, or failed. Nothing of the launch is left, unless the message says so.
+            CloudError: the launch was refused, or failed. No instance of it is left, unless the message says so.
         """
         self._denials[request.token] = max(denials, self._denials[request.token])
         operation = self._asked(request)
@@ -97,8 +97,8 @@ class Launching:
 
     def _settled(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> CloudError | None:
         """
-        Return why the launch failed. Return None if it has not failed, or if Google accepted it and the result is still
-        unknown.
+        Wait for the result of the launch. Return the error if it failed, and None if it succeeded, or if the result is
+        still unknown after ACCEPTED_WITHIN_S.
         """
         until_s = self._clock.monotonic() + ACCEPTED_WITHIN_S
         while operation.get("status") != "DONE":
@@ -124,13 +124,13 @@ class Launching:
 
     def _has_made_it(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> bool:
         """
-        Return whether the instance that has this name now was made by this operation. If not, another runner has
-        repeated the launch after this operation was denied, and that runner's instance must not be ended.
+        Return True if this operation created the instance that has this name now. Otherwise another runner has repeated
+        the launch after this operation was denied. The other runner's instance must not be ended.
         """
         return self._row(request, name).get("id") == operation.get("targetId")
 
     def _end(self, request: LaunchRequest, name: str) -> None:
-        """End the instance of a failed launch. Despite the error, the instance may exist and be billed (G1)."""
+        """End the instance of a failed launch, because it may exist and be billed in spite of the error (G1)."""
         call = self._call(request, "DELETE", f"instances/{name}", {"requestId": delete_id()})
         try:
             self._google.ask(f"end {name}, whose launch has failed", call)

@@ -1,4 +1,4 @@
-"""The billed parts of a Compute Engine machine."""
+"""The parts of a Compute Engine machine for which it is billed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CPUS_PER_WHOLE_G4_GPU = 48
 
 
 class Machine(NamedTuple):
-    """A machine type. `accelerator` is Google's GPU name, such as `nvidia-l4`; `local_ssds` is the number included."""
+    """A machine type. `accelerator` is Google's name of its GPU, such as `nvidia-l4`; `local_ssds` counts its SSDs."""
 
     name: str
     cpus: int
@@ -35,7 +35,7 @@ class Machine(NamedTuple):
     @property
     def is_told_whole(self) -> bool:
         """
-        True if this Machine certainly lists everything that is billed. This is uncertain for three kinds of types:
+        True if this Machine lists everything that is billed. That is not certain for three kinds of types:
         - types with shared cores, of which only a part is billed
         - smaller g4 types, which have only a part of a GPU
         - a3, a2-ultragpu and -lssd types, whose local SSDs are missing from some lists of types
@@ -48,7 +48,7 @@ class Machine(NamedTuple):
 
 
 def machine_of(told: Mapping[str, Any]) -> Machine:
-    """Convert a resource of `machineTypes` to a Machine."""
+    """Convert Google's description of a machine type to a Machine."""
     inside: Mapping[str, Any] = next(iter(told.get("accelerators", ())), {})
     return Machine(
         name=str(told["name"]),

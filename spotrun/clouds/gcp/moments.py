@@ -1,4 +1,4 @@
-"""Reads times as Google writes them: RFC 3339 with any offset."""
+"""Reads times in Google's format: RFC 3339 with any offset."""
 
 from __future__ import annotations
 

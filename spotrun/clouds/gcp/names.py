@@ -1,6 +1,6 @@
 """
-The names of instances. When an instance is deleted, Google forgets its labels and keeps only its operations, which
-include its name. So the name contains the instance's run, launch, capacity type and instance type.
+The names of instances. A name contains the instance's run, launch, capacity type and instance type, because Google
+forgets the labels of a deleted instance, and keeps only the operations on it, which show its name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _CAPACITY_TYPES = {letter: kind for kind, letter in _LETTERS.items()}
 
 class Name(NamedTuple):
     """
-    A name, `spotrun-UID-LAUNCH-CRC-s-TYPE`. CRC is the token's checksum; `s` means spot, and `d` in its place means on
-    demand.
+    A name such as `spotrun-UID-LAUNCH-CRC-s-TYPE`. CRC is the token's checksum. `s` stands for spot; on-demand
+    instances have `d` in its place.
     """
 
     run_uid: str
@@ -50,8 +50,7 @@ class Name(NamedTuple):
     @property
     def token(self) -> str:
         """
-        The launch's token, if it is the token that a launch has by default. Otherwise "", because the name contains
-        only the token's checksum.
+        The launch's token. "" if it is not the default token, because the name contains only a checksum of the token.
         """
         usual = f"{self.run_uid}-{self.launch}"
         return usual if _crc(usual) == self.token_crc else ""
@@ -59,8 +58,8 @@ class Name(NamedTuple):
 
 def name_for(request: LaunchRequest) -> Name:
     """
-    Return the name for a request's instance. Raise Unsupported if the instance type has characters or a length that a
-    name does not allow, because then it is not a machine type of Google's.
+    Return the name for a request's instance. Raise Unsupported if the instance type cannot be part of a name, because
+    of its characters or its length: then Google has no such machine type.
     """
     pool = request.offering.pool
     name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)
@@ -70,7 +69,7 @@ def name_for(request: LaunchRequest) -> Name:
 
 
 def read_name(text: str) -> Name | None:
-    """Read a name; return None if spotrun did not make it."""
+    """Parse a name; return None if it is not one of spotrun's."""
     found = _PATTERN.fullmatch(text)
     if found is None:
         return None

@@ -1,6 +1,6 @@
 """
-Calls the runner of a night while its run lives, through a Cloud Scheduler job that fires each minute. The runner itself
-resumes and pauses the job, so nothing runs between nights.
+Calls a night's runner every minute until the night's run has ended. A Cloud Scheduler job makes the calls. The runner
+itself resumes and pauses this job, so nothing is called between nights.
 
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
 """
@@ -30,9 +30,9 @@ class GcpAlarm:
     """
     An Alarm that consists of a Cloud Scheduler job, `job`, which fires each minute.
 
-    Before Google takes an instance, it notifies only the instance itself. The instance's agent then writes the notice
-    into the ledger. The job fires within a minute, and the runner that it calls reads the notice there. That is early
-    enough, because Google gives notice two minutes before it takes the instance.
+    Google sends a notice only to the instance itself. The agent there writes it into the ledger, where the runner reads
+    it at its next call, within a minute. That is early enough, because Google gives notice two minutes before it takes
+    the instance.
     """
 
     def __init__(self, google: Google, job: str) -> None:
@@ -50,10 +50,10 @@ class GcpAlarm:
         self._is_on = False
 
     def hear(self, instance_ids: Collection[str]) -> None:
-        """Do nothing: Google sends no events about instances (see the class)."""
+        """Do nothing, because Google sends no events about instances."""
 
     def _switch(self, state: str) -> None:
-        """Switch the job. Only an enabled job can be paused, and only a paused one can be resumed."""
+        """Pause or resume the job. Google refuses to pause a paused job, and to resume an enabled one."""
         if self._state() == state:
             return
         verb = _VERBS[state]

@@ -3,12 +3,12 @@ Installs, describes and removes nights on Google Cloud. A night is a job that a 
 day, even if the user's machine is off.
 
 The runner of a night is a Cloud Run service, which computes only while it is called. Three Cloud Scheduler jobs call
-it: at the night's time, again after that in case the night could not begin, and each minute while the night's run
-lives. For the service, no container image has to be made: Google's Python image runs night_start.py, which fetches
+it: one at the night's time, one after that in case the night could not begin, and one each minute until the night's run
+has ended. The service needs no container image of its own: Google's Python image runs night_start.py, which fetches
 spotrun from the store.
 
-All nights of a project share two service accounts and the roles of these accounts. infra/gcp/nights makes them. The
-service has one of the accounts, and the Cloud Scheduler jobs call the service with the other.
+All nights of a project share two service accounts with their roles. infra/gcp/nights creates them. The service runs as
+one of the accounts, and the Cloud Scheduler jobs use the other to call it.
 
 https://cloud.google.com/run/docs/reference/rest/v2/projects.locations.services
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
@@ -93,15 +93,15 @@ _CONNECT_S = 10.0
 
 
 def schedule(due: ScheduleTimes) -> str:
-    """Return the times of a schedule in the form of unix-cron, as Cloud Scheduler needs them. Sunday is 0."""
+    """Return the times of a schedule in unix-cron format, which Cloud Scheduler needs. Sunday is 0."""
     days = ",".join(str((DAYS.index(day) + 1) % len(DAYS)) for day in due.days)
     return f"{','.join(map(str, due.minutes))} {due.hour} * * {days}"
 
 
 class GcpNights:
     """
-    Installs, describes and removes the nights in one region of a Google Cloud project. `named` is the project's name;
-    None if the project of the user's login is used.
+    Installs, describes and removes the nights in one region of a Google Cloud project. `named` is the project's name.
+    If it is None, the login determines the project.
     """
 
     def __init__(self, region: str, clock: Clock, named: str | None = None) -> None:
@@ -116,14 +116,14 @@ class GcpNights:
     def require(self, name: str, store: str) -> None:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
-                f"{shown(name)} is too long for a night: its service is called {name_of('…')}",
+                f"{shown(name)} is too long for a night: the name of its service, {name_of('…')}, would be too long",
                 hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._described(name)
         if found is not None and not _is_of(found, store):
             other = _environment(found)[_STORE]
             raise SpecInvalid(
-                f"{self._region} has a night {name} already, of the store {other}",
+                f"{self._region} already has a night {name}, which uses the store {other}",
                 hint=f"give this one another --name, or: spotrun night rm {name} --store {other}",
             )
 
@@ -145,7 +145,7 @@ class GcpNights:
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine != MACHINE:
             raise SpecInvalid(
-                f"the service would be built from packages for {function.machine}",
+                f"the packages on this machine are for {function.machine}, but the night's service needs {MACHINE}",
                 hint=f"install the night from a machine with {MACHINE} processors",
             )
         say("Cloud Scheduler gets three jobs: free if the billing account has no others, else $0.10 a month for each.")
@@ -194,7 +194,7 @@ class GcpNights:
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         """
-        Remove the night `name`. Its Cloud Scheduler jobs are deleted before the service that they call, so that no job
+        Remove the night `name`. Its Cloud Scheduler jobs are deleted first, then the service that they call, so no job
         calls a deleted service.
         """
         found = self._described(name)
@@ -214,7 +214,7 @@ class GcpNights:
     def usd(self, hours: float) -> Decimal:
         return usd_of_a_night(hours)
 
-    # -- the service -------------------------------------------------------------------------------------------------
+    # -- Cloud Run service -------------------------------------------------------------------------------------------
 
     def _archives_needed(self, store: str) -> set[str]:
         """
@@ -240,7 +240,7 @@ class GcpNights:
         found = self._described(name)
         if found is None:
             hint = f"see `spotrun night ls`, or install it: spotrun night install JOB.yaml --name {name}"
-            raise CloudError(f"there is no service {name_of(name)} in {self._region}", hint=hint)
+            raise CloudError(f"{self._region} has no Cloud Run service {name_of(name)}", hint=hint)
         return str(found.get("uri", ""))
 
     def _deploy(self, name: str, python: str, environment: Mapping[str, str]) -> str:
@@ -288,17 +288,17 @@ class GcpNights:
 
     def _wait(self, name: str, over: Callable[[Mapping[str, Any] | None], bool]) -> Mapping[str, Any] | None:
         """
-        Wait until `over` holds for the service, and return its description.
+        Wait until `over` returns True for the service's description, and return that description.
 
         Raises:
-            CloudUnavailable: the change is still under way.
+            CloudUnavailable: Cloud Run has not finished the change in time.
         """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
         while not over(found := self._described(name)):
             if self._clock.monotonic() >= until_s:
                 raise CloudUnavailable(
-                    f"Cloud Run is still at work on {name_of(name)}",
-                    hint="see it at https://console.cloud.google.com/run",
+                    f"Cloud Run has not finished with {name_of(name)}",
+                    hint="https://console.cloud.google.com/run shows its state",
                 )
             self._clock.sleep(POLL_S)
         return found
@@ -309,7 +309,7 @@ class GcpNights:
         except NotThere:
             return None
 
-    # -- the jobs ----------------------------------------------------------------------------------------------------
+    # -- Cloud Scheduler jobs ----------------------------------------------------------------------------------------
 
     def _jobs(self, night: Night, uri: str) -> Iterator[dict[str, Any]]:
         yield self._job_for(night, BEGIN, schedule(when_due(night)), uri)
@@ -335,9 +335,8 @@ class GcpNights:
 
     def _have_job(self, job: Mapping[str, Any]) -> None:
         """
-        Create or change a job. A new job is enabled, even the job that fires each minute, which is needed only while a
-        run is in progress. Enabling it early does no harm: if no run is in progress when the job first calls the
-        service, the service pauses the job.
+        Create or change a job. A new job is enabled, even the one that fires each minute, which is needed only during a
+        run. If there is no run when this job first calls the service, the service pauses it.
         """
         path = str(job["name"])
         name = path.rpartition("/")[2]
@@ -353,14 +352,14 @@ class GcpNights:
             return None
 
     def _delete(self, what: str, call: Call) -> bool:
-        """Delete a resource. Return False if it was gone."""
+        """Delete a resource. Return False if it was already gone."""
         try:
             self._ask(f"delete {what}", call)
         except NotThere:
             return False
         return True
 
-    # -- calls -------------------------------------------------------------------------------------------------------
+    # -- calls of the service and of Google --------------------------------------------------------------------------
 
     def _call(self, name: str, uri: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """
@@ -381,7 +380,7 @@ class GcpNights:
         except requests.exceptions.RequestException as error:
             raise CloudUnavailable(f"{uri} cannot be reached: {str(error)[:200]}", hint=CHECK_NETWORK) from error
         if answer.status_code == requests.codes.forbidden:
-            raise AccessDenied(f"{clock} is not allowed to call the service {name_of(name)}", hint=_RIGHTS)
+            raise AccessDenied(f"the account {clock} may not call the service {name_of(name)}", hint=_RIGHTS)
         told = _json_of(answer)
         if answer.status_code != requests.codes.ok:
             said = f"{told.get('errorType', f'HTTP {answer.status_code}')}: {told.get('errorMessage', 'no message')}"
@@ -424,14 +423,14 @@ def _environment(service: Mapping[str, Any]) -> dict[str, str]:
 
 def _is_of(service: Mapping[str, Any], store: str) -> bool:
     """
-    Return True if the service belongs to a night in the store `store`. A night in another store may have the same name,
-    and then its service has the same name too.
+    Return True if the service belongs to a night in the store `store`. It may also belong to a night of the same name
+    in another store.
     """
     return address.parse(_environment(service)[_STORE]) == address.parse(store)
 
 
 def _is_settled(service: Mapping[str, Any] | None) -> bool:
-    """Return True if the last change of the service is over: Cloud Run has made it, or it has failed."""
+    """Return True if Cloud Run has finished the last change of the service, whether it succeeded or failed."""
     if service is None or service.get("reconciling", False):
         return False
     return service.get("observedGeneration") == service.get("generation")
