@@ -1,9 +1,8 @@
 """
 The runner: observes, decides, acts and records, every few seconds.
 
-It keeps no state of its own: everything that it needs can be read from the store and the cloud. It writes each
-intention to the ledger before it acts on it. So a second runner on the same run is harmless, and can replace a runner
-that died.
+All its state is in the store and the cloud. It writes each intention to the ledger before it acts on it. So a second
+runner on the same run is harmless, and can replace a runner that died.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ class Runner:
         `market` is the record in which runs share their observations of the market. `guards` makes the timers that end
         instances on clouds that do not enforce a time-to-live. `identities` makes the roles, on clouds where each run
         has its own. `decide` returns the next actions. `pace` sets the intervals at which the runner reads and writes.
-        `last_words` reads the last output of an instance whose agent never took over, for the entry that records the
-        instance's end.
+        `last_words` reads the last output of an instance whose agent never took over, for the entry about its end.
         """
         self._ledger = ledger
         self._store = store

@@ -15,6 +15,7 @@ import array
 import ctypes
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -107,7 +108,7 @@ class Servers:
         return self._addresses[values]
 
     def _serve(self, values: Mapping[str, str]) -> str:
-        address = f"spotrun-tests-{os.getpid()}-{len(self._addresses)}"
+        address = f"spotrun-tests-{secrets.token_hex(8)}"
         usual = {name: text for name, text in os.environ.items() if not name.startswith(("SPOTRUN_", "PYTHON", "LD_"))}
         server = subprocess.Popen(
             [sys.executable, "-m", "tests.plugins.warm_server", address, ROOM],

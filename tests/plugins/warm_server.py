@@ -82,7 +82,7 @@ def main(address: str) -> None:
         print("ready", flush=True)
         while listener in (ready := select.select([listener, sys.stdin], [], [])[0]) or sys.stdin not in ready:
             link, _ = listener.accept()
-            with link:
+            with link, contextlib.suppress(OSError, ValueError):  # who asked has been killed
                 _answer(link, address)
 
 
@@ -99,20 +99,29 @@ def _import() -> None:
 def _answer(link: socket.socket, address: str) -> None:
     size, rights, _, _ = link.recvmsg(4, socket.CMSG_SPACE(_FDS_MAX * _FD_BYTES))
     fds = array.array("i", b"".join(data for _, _, data in rights)).tolist()
-    with link.makefile("rb") as file:
-        told = json.loads(file.read(int.from_bytes(size, "big")))
-    told["environment"][ADDRESS] = address
-    wanted = Start(**told | {"fds": dict(zip(told["fds"], fds, strict=True))})
+    try:
+        with link.makefile("rb") as file:
+            told = json.loads(file.read(int.from_bytes(size, "big")))
+        told["environment"][ADDRESS] = address
+        link.sendall(f"{_fork(Start(**told | {'fds': dict(zip(told['fds'], fds, strict=True))}))}\n".encode())
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _fork(wanted: Start) -> int:
+    """Start a process that is not a child of this one. Return its id."""
     read, write = os.pipe()
-    if (first := os.fork()) == 0:
-        if second := os.fork():
-            os.write(write, f"{second}\n".encode())
-            os._exit(0)
-        become(wanted)
-    os.waitpid(first, 0)  # from now on, the process that asked is the parent of the second
-    link.sendall(os.read(read, 16))
-    for fd in (*fds, read, write):
-        os.close(fd)
+    with open(read, "rb") as told, open(write, "wb") as tells:
+        if (first := os.fork()) == 0:
+            if second := os.fork():
+                tells.write(str(second).encode())
+                tells.flush()
+                os._exit(0)
+            become(wanted)
+        os.waitpid(first, 0)  # from now on, the process that asked is the parent of the second
+        tells.close()
+        return int(told.read(16))
 
 
 def start(wanted: Start, preexec: Preexec) -> int | None:
@@ -184,8 +193,10 @@ def _begin(wanted: Start) -> None:
     sys.path[:1] = [*([] if wanted.safe_path else [wanted.folder]), *filter(None, [os.environ.get("PYTHONPATH")])]
     errors = {0: "strict", 1: "strict", 2: "backslashreplace"}
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        buffer = open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115
-        stream = io.TextIOWrapper(buffer, "utf-8", errors[number], line_buffering=number == 2 or os.isatty(number))
+        unbuffered = number > 0 and bool(os.environ.get("PYTHONUNBUFFERED"))
+        file = open(number, "wb" if number else "rb", -1 + unbuffered, closefd=False)  # noqa: SIM115
+        by_line = number == 2 or os.isatty(number)
+        stream = io.TextIOWrapper(file, "utf-8", errors[number], line_buffering=by_line, write_through=unbuffered)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

@@ -288,6 +288,6 @@ def test_the_doctor_takes_the_store_of_a_job(sandbox: Sandbox, monkeypatch: pyte
 def test_a_folder_that_may_not_be_written_is_refused_with_its_exit_code(sandbox: Sandbox) -> None:
     sandbox.store.write_text("a file is in the way")
     output = sandbox.call("doctor", "--json", code=StoreError.exit_code)
-    report = json.loads(output[: output.rindex("}") + 1])
+    report = json.loads(output[output.index("{") : output.rindex("}") + 1])
     assert not report["ok"]
     assert "who has write access" in next(check["hint"] for check in report["checks"] if check["verdict"] == "failed")

@@ -502,7 +502,7 @@ def test_no_command_advises_to_resume_a_bench(tmp_path: Path, monkeypatch: pytes
     assert alone.endswith("The bench that created it is over: `spotrun down net-bench` ends it now")
     refused = spotrun("resume", "net-bench", "-y")
     assert refused.code == SpecInvalid.exit_code
-    assert "try: `spotrun down net-bench-0123456789`" in refused.err
+    assert "`spotrun down net-bench-0123456789` ends any instance" in refused.err
     assert "ResumeRequested" not in spotrun("events", "net-bench").out
 
 
