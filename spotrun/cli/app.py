@@ -21,9 +21,7 @@ from spotrun.errors import NO_ROOM
 from spotrun.runs.boundary import exit_code
 
 VERBS = {
-    "init": ListedVerb(
-        "Write a job file for a script, to begin with. Its comments show other useful keys.", "train.py"
-    ),
+    "init": ListedVerb("Write a first job file for a script. Its comments show other useful keys.", "train.py"),
     "launch": ListedVerb(
         "Train a job to its end, on spot capacity where possible. A script needs no job file.",
         "train.yaml --deadline 8h",
@@ -34,7 +32,7 @@ VERBS = {
         "train.yaml --grid lr=1e-3,3e-4 --budget 40",
     ),
     "offers": ListedVerb(
-        "Show what can be rented: current and recent prices, the savings of spot, and what your quotas allow.",
+        "Show what can be rented: current and recent prices, how much spot saves, and what your quotas allow.",
         "--cloud aws --accelerators A10G:1",
     ),
     "plan": ListedVerb(
@@ -58,7 +56,7 @@ VERBS = {
     "logs": ListedVerb("Show the output of the training, in the order of its attempts.", "resnet50 --follow"),
     "ssh": ListedVerb("Open a shell on the instance where a run trains.", "resnet50"),
     "events": ListedVerb("List everything that happened to a run, in order.", "resnet50"),
-    "why": ListedVerb("Explain each decision of a run in a sentence, and say what comes next.", "resnet50"),
+    "why": ListedVerb("Explain each decision of a run in one sentence, and say what comes next.", "resnet50"),
     "fetch": ListedVerb(
         "Fetch the files that the script has written, during the run and after it.", "resnet50 '*.ckpt' --to results"
     ),
@@ -71,12 +69,12 @@ VERBS = {
     ),
     "compare": ListedVerb("Show the bills of several runs side by side.", "on-demand spot"),
     "bill": ListedVerb(
-        "Compare the cost of a run in its ledger with the cloud's bill.",
+        "Compare a run's recorded cost with the cloud's bill.",
         "resnet50 --cur 'cur/2026-11/*.csv.gz'",
     ),
-    "stop": ListedVerb("Commit a last checkpoint, then end a run.", "resnet50"),
+    "stop": ListedVerb("Save a last checkpoint of a run, then end the run.", "resnet50"),
     "down": ListedVerb("End a run and its instances now, without a last checkpoint.", "resnet50"),
-    "resume": ListedVerb("Carry on a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
+    "resume": ListedVerb("Continue a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
     "tick": ListedVerb("Do one round of a runner's work for a run, then return.", "resnet50"),
     "night": ListedVerb("Train a job every night, controlled by a function in the cloud."),
     "reap": ListedVerb("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),

@@ -30,7 +30,7 @@ TypesOption = Annotated[
     typer.Option(
         "--types",
         metavar="TYPE,...",
-        help="Measure on these types: accelerators like T4:1, or instance types. Repeatable.",
+        help="Measure on these types: accelerators like T4:1, or instance types. Can be repeated.",
         show_default="the types of the job",
     ),
 ]

@@ -45,7 +45,7 @@ def bill(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Compare the cost of a run in its ledger with the cloud's bill.
+    Compare a run's recorded cost with the cloud's bill.
 
     Exits with 12 if a difference cannot be explained. If the bill consists of several files, repeat the option that
     names it (such as --cur), or give the option a pattern in quotes.
@@ -67,13 +67,13 @@ def bill(
     opened = open_run(run, store)
     if not opened.cloud.sends_bills:
         raise SpecInvalid(
-            f"there is no bill to compare with: {opened.cloud.name} sends no bills, and its prices come from the job",
+            f"there is no bill to compare with: {opened.cloud.name} sends none, and its prices come from the job file",
             hint=f"spotrun report {quote(run)} shows the cost at these prices",
         )
     given = [(patterns, read) for patterns, read in readers if patterns]
     if len(given) != 1:
         raise SpecInvalid(
-            f"one kind of bill is compared at a time, and {len(given)} were given",
+            f"one kind of bill can be compared at a time, but {len(given)} were given",
             hint=f"spotrun bill {quote(run)} with one of --cur FILE, --spot-feed FILE, --gcp-billing FILE",
         )
     ((patterns, read),) = given
@@ -119,5 +119,5 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
 
 
 def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
-    """Return the event. Even if the ledger has new entries, it need not be computed again: at worst, it is void."""
+    """Return the event unchanged, whatever entries the ledger has gained. If they contradict it, it is void."""
     return event

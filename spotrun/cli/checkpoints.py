@@ -55,7 +55,7 @@ def _print_commits(commits: list[Commit]) -> None:
 
 
 def _told(commit: Commit) -> dict[str, Any]:
-    """Return the checkpoint for `--json`: its entry, with the epoch counted from 1 as in all other output."""
+    """Return the checkpoint for `--json`. Epochs are counted from 1, as in all other output."""
     from msgspec import to_builtins
 
     entry = {**to_builtins(commit.event), "epoch": commit.event.epoch + 1}
@@ -118,12 +118,12 @@ def export_checkpoint(
     if out.exists() and not force:
         raise SpecInvalid(f"{out} exists already", hint="name another file, or add --force")
     if not out.parent.is_dir():
-        raise SpecInvalid(f"there is no folder {out.parent}", hint="make it, or name another file")
+        raise SpecInvalid(f"there is no folder {out.parent}", hint="create it, or name another file")
     opened = open_run(run, store)
     commit = _commit_of(opened.id, opened.ledger.refresh(), step)
     if not commit.event.has_image:
         raise SpecInvalid(
-            f"checkpoint {commit.number} of {opened.id} has no weights, only files, because the job is a command",
+            f"checkpoint {commit.number} of {opened.id} contains only files, and no training state to export",
             hint=f"`spotrun fetch {opened.typed}` fetches its files",
         )
     with needs_extra("lightning", "a Lightning checkpoint"):
@@ -137,7 +137,7 @@ def export_checkpoint(
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
     """
-    Return the newest usable checkpoint or, if `step` is given, the newest checkpoint of that step, even if it is
+    Return the newest usable checkpoint. If `step` is given, return the newest checkpoint of that step, even if it is
     suspect or the training later resumed from an earlier step.
     """
     held = [commit for commit in state.commits if commit.retired_at is None]
@@ -158,7 +158,7 @@ def import_checkpoint(
     """
     Create a run of JOB.yaml that begins from a Lightning checkpoint.
 
-    To train the run, use `spotrun resume`.
+    `spotrun resume` then trains the run.
     """
     from spotrun import address
     from spotrun.runner.creation import prepare_run
@@ -219,8 +219,8 @@ def prune(
 
 def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
     """
-    Record a request to the agent to delete checkpoints. While a run has not ended, only its current attempt is allowed
-    to retire checkpoints (protocol 23). With `dry_run`, only print how many checkpoints the agent would delete.
+    Record a request that the agent delete checkpoints: until a run has ended, only its current attempt is allowed to do
+    so (protocol 23). With `dry_run`, only print how many checkpoints the agent would delete.
     """
     from msgspec.structs import replace
 

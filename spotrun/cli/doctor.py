@@ -17,7 +17,7 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="[aws|gcp|slurm] [JOB.yaml]",
-            help="Also check your account on this cloud, and what this job needs.",
+            help="Also check your account on this cloud, and the needs of this job.",
         ),
     ] = None,
     store: LaunchStoreOption = None,
@@ -41,7 +41,7 @@ def doctor(
     """
     Check that this machine and the store have what a run needs.
 
-    Nothing is rented. The checks remove what they create, except EC2's role for spot.
+    Nothing is rented. The checks remove what they create, except EC2's role for spot, AWSServiceRoleForEC2Spot.
     """
     from spotrun.clouds.cloud import RentalFlags
     from spotrun.doctor.finding import ChecksFailed, Verdict

@@ -9,8 +9,7 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     """
     List everything that happened to a run, in order.
 
-    Times are UTC. If the run's clock is faster than system time (`time_scale`), they are run time. Entries without
-    effect are marked VOID.
+    Times are in UTC or, for a run with `time_scale`, in run time. Entries without effect are marked VOID.
     """
     import json
 

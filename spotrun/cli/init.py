@@ -25,7 +25,7 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a job file for a script, to begin with. Its comments show other useful keys."""
+    """Write a first job file for a script. Its comments show other useful keys."""
     from shlex import quote
 
     from spotrun.runs.job_checks import without_checkpoints

@@ -19,7 +19,7 @@ CloudOption = Annotated[str | None, typer.Option("--cloud", metavar="CLOUD", hel
 RegionOption = Annotated[str | None, typer.Option("--region", metavar="REGION", help="Rent only in this region.")]
 EnvOption = Annotated[
     list[str] | None,
-    typer.Option("--env", metavar="NAME=VALUE", help="Set an environment variable of the training. Repeatable."),
+    typer.Option("--env", metavar="NAME=VALUE", help="Set an environment variable of the training. Can be repeated."),
 ]
 SpotOption = Annotated[bool, typer.Option("--spot", help="Use spot capacity only.")]
 OnDemandOption = Annotated[bool, typer.Option("--on-demand", help="Use on-demand capacity only.")]

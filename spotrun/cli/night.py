@@ -20,7 +20,7 @@ AtOption = Annotated[
     str, typer.Option("--at", metavar="TIME", help='Time at which to begin, with a time zone: "22:00 Europe/Berlin".')
 ]
 DaysOption = Annotated[
-    str, typer.Option("--days", metavar="DAYS", help="Days on which to begin, like daily, mon-fri or mon,wed,fri.")
+    str, typer.Option("--days", metavar="DAYS", help="Days on which to begin: daily, mon-fri, or mon,wed,fri.")
 ]
 DeadlineOption = Annotated[
     str | None,
@@ -75,7 +75,7 @@ def install(
 
 def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
-    List the installed nights: when each is due, how its last run ended, and what the calls of its function cost.
+    List the installed nights: when each is due, how its last run ended, and what its function costs.
     """
     from datetime import UTC, datetime
 

@@ -14,18 +14,18 @@ CloudOption = Annotated[str, typer.Option("--cloud", metavar="[aws|gcp|local]", 
 AcceleratorsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--accelerators", metavar="NAME:COUNT", help="Show only types that have exactly these accelerators. Repeatable."
+        "--accelerators", metavar="NAME:COUNT", help="Show only types with exactly these accelerators. Can be repeated."
     ),
 ]
 InstanceTypeOption = Annotated[
-    list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Show only this type. Repeatable.")
+    list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Show only this type. Can be repeated.")
 ]
 RegionOption = Annotated[
     list[str] | None,
     typer.Option(
         "--region",
         metavar="REGION",
-        help="Show this region. Repeatable.",
+        help="Show this region. Can be repeated.",
         show_default="the region of your settings",
     ),
 ]
@@ -55,7 +55,7 @@ def offers(
     sort: SortOption = "usd",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what can be rented: current and recent prices, the savings of spot, and what your quotas allow."""
+    """Show what can be rented: current and recent prices, how much spot saves, and what your quotas allow."""
     from spotrun.clouds.cloud import RentalFlags
     from spotrun.clouds.registry import cloud_named
     from spotrun.market.wishes import unmet, wishes_by_flags

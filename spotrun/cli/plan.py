@@ -30,14 +30,14 @@ WorkOption = Annotated[
 TracesOption = Annotated[
     Path | None,
     typer.Option(
-        "--traces", metavar="PATH", help="Simulate on a recorded market, in a format that `spotrun simulate` reads."
+        "--traces", metavar="PATH", help="Simulate on this recorded market, in a format of `spotrun simulate`."
     ),
 ]
 PriceHistoryOption = Annotated[
     bool,
     typer.Option(
         "--price-history",
-        help="Simulate with real prices: of the last 90 days on AWS, of the last year on Google Cloud.",
+        help="Simulate with real prices: the last 90 days on AWS, the last year on Google Cloud.",
     ),
 ]
 LifetimesOption = Annotated[

@@ -57,7 +57,7 @@ def reap(
         typer.Option(
             "--region",
             metavar="REGION",
-            help="Region to search on AWS. Repeatable. On Google Cloud, all regions are searched.",
+            help="Region to search on AWS. Can be repeated. On Google Cloud, all regions are searched.",
             show_default="us-east-1",
         ),
     ] = None,

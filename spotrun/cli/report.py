@@ -22,11 +22,11 @@ def report(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per epoch.")] = False,
     fail_if: Annotated[
         str | None,
-        typer.Option("--fail-if", metavar="CONDITION", help="Exit with 10 if true, like 'usd_per_epoch > 0.42'."),
+        typer.Option("--fail-if", metavar="CONDITION", help="Exit with 10 if this is true: 'usd_per_epoch > 0.42'."),
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option("--metric", metavar="NAME", help="With --html: plot this metric, like val_loss, against dollars."),
+        typer.Option("--metric", metavar="NAME", help="With --html: plot this metric, like val_loss, over the cost."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")
@@ -79,7 +79,7 @@ def report(
 def _refuse_of_sweeps(sweep: NamedSweep, given: dict[str, bool]) -> None:
     """
     Raises:
-        SpecInvalid: a flag is given that works only for a run, not for a sweep.
+        SpecInvalid: one of the `given` flags is set. They do not work for a sweep.
     """
     for flag in (flag for flag, is_given in given.items() if is_given):
         raise SpecInvalid(

@@ -18,9 +18,9 @@ def resume(
     foreground: Annotated[bool, typer.Option("--foreground", hidden=True)] = False,
 ) -> None:
     """
-    Carry on a run that lost its runner, was stopped or failed.
+    Continue a run that lost its runner, was stopped or failed.
 
-    The run trains the code that was uploaded at its launch. To train code that has changed, launch again.
+    The run trains the code that `spotrun launch` uploaded. To train changed code, launch a new run.
 
     If the run was launched on another machine, the command first asks for confirmation, once per machine.
 
@@ -42,7 +42,7 @@ def resume(
     if opened.created.is_bench:
         raise SpecInvalid(
             f"{opened.id} is a measurement of a `spotrun bench` that has ended",
-            hint=f"to repeat it, run the bench again; `spotrun down {opened.typed}` ends any instance that it has left",
+            hint=f"to repeat it, run the bench again; `spotrun down {opened.typed}` ends any instance that is left",
         )
     require_known(opened, yes)
 

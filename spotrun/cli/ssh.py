@@ -72,7 +72,7 @@ def ssh(
 def forwards_of(texts: Sequence[str]) -> list[Forward]:
     """
     Raises:
-        SpecInvalid: a text is not a pair of ports, or a port of this machine is given twice.
+        SpecInvalid: one of `texts` is not a pair of ports, or two of them name the same port of this machine.
     """
     from spotrun.clouds.cloud import Forward
 
@@ -92,11 +92,11 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
 
 def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     """
-    Return the instance on which the run trains. If the run is not training now, return its newest instance that has not
-    ended.
+    Return the instance on which the run trains. If the run is not training now, return its newest running instance. If
+    `instance_id` is given, return that instance.
 
     Raises:
-        CloudError: all instances of the run have ended; or the run has no instance `instance_id`, or it has ended.
+        CloudError: there is no such instance, or it has ended.
     """
     living = sorted(
         (each for each in run.driver.instances(run.created.uid, must_see=()) if each.alive),
@@ -120,7 +120,7 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
 
 def become(shell: Shell) -> None:
     """
-    Replace this process with the shell. Never returns.
+    Replace this process with the shell. This function does not return.
 
     Raises:
         NotInstalled: a program that the shell needs is not installed on this machine.

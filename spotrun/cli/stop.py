@@ -7,10 +7,10 @@ from spotrun.cli.options import RunArgument, StoreOption
 
 def stop(run: RunArgument, store: StoreOption = None) -> None:
     """
-    Commit a last checkpoint, then end a run.
+    Save a last checkpoint of a run, then end the run.
 
-    If the job is a command without checkpoints, it gets SIGTERM instead, and 30 s to end. If the store is full, no last
-    checkpoint is saved. `spotrun resume` continues the run.
+    A job that is a command without checkpoints gets SIGTERM instead, and has 30 s to exit. If the store is full, no
+    last checkpoint is saved. `spotrun resume` continues the run.
 
     If RUN is the name of a sweep, all of its runs stop, and no further trial begins.
     """

@@ -19,7 +19,7 @@ from spotrun.errors import needs_extra
 
 GridOption = Annotated[
     list[str] | None,
-    typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and its values, like lr=1e-3,3e-4. Repeatable."),
+    typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and values, like lr=1e-3,3e-4. Can be repeated."),
 ]
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trials together.")

@@ -7,9 +7,9 @@ from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
 
 def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
-    Explain each decision of a run in a sentence, and say what comes next.
+    Explain each decision of a run in one sentence, and say what comes next.
 
-    Times are UTC. If the run's clock is faster than system time (`time_scale`), they are run time.
+    Times are in UTC or, for a run with `time_scale`, in run time.
     """
     from spotrun.folder.store_capacity import shortage
     from spotrun.report.describe import EVENT_INDENT, about_times, timestamp
