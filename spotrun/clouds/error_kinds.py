@@ -3,7 +3,7 @@ Kinds of errors that only a cloud's driver has to distinguish. The rest of spotr
 are in spotrun/errors.py.
 
 Each cloud has a table that maps its error codes to these classes or to their base classes, with hints for the user.
-Numbers such as P2 refer to rows of the failure catalogue.
+Numbers such as P2 refer to the catalogue of failures, docs/design/failures.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Meaning = tuple[type[CloudError], str | None]
 
 
 class Unsupported(InsufficientCapacity):
-    """The zone does not have the type, so it will not help to repeat the request soon (P2)."""
+    """The zone does not have the type, so repeating the request soon will not help (P2)."""
 
 
 class AlreadyThere(CloudError):
@@ -43,8 +43,8 @@ class BadImage(CloudError):
 
 class BadSurroundings(CloudError):
     """
-    A launch names a network or a disk type that is gone or does not fit the instance. If the cloud now has another one
-    in its place, the next try uses that, and may succeed (P3).
+    A launch names a network or a disk type that no longer exists or does not fit the instance. The next try looks up
+    what exists now, so it may succeed (P3).
     """
 
 

@@ -58,9 +58,9 @@ def rehearse_termination(region: Region) -> str | None:
 
     If the account has such an instance, use it for the dry run, and return its id.
 
-    Otherwise use an id that does not exist. If EC2 accepts even this, the caller may end any instance: return "any
-    instance". If EC2 refuses it, return None, because the result is unknown: the caller's policy may allow only
-    instances with spotrun's tags, and this cannot be checked without such an instance.
+    Otherwise use an id that does not exist. If EC2 accepts that id, the caller is allowed to end any instance: return
+    "any instance". If EC2 refuses the id, return None. The caller may still have the right to end instances with
+    spotrun's tags, but that cannot be checked without such an instance.
 
     Raises:
         CloudError: EC2 would not end an instance of spotrun's runs.

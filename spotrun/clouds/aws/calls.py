@@ -1,4 +1,4 @@
-"""Calls the AWS API of one region. Retries failed calls by spotrun's own rules, and reads all pages of a list."""
+"""Calls the AWS API of one region. Repeats failed calls by spotrun's own rules. Reads all pages of a list."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ everything else that making a client needs.
 
 def config_for(patience: Patience) -> Config:
     return Config(
-        # botocore's own retries would hide 500 InsufficientInstanceCapacity and 503 RequestLimitExceeded from spotrun
+        # Otherwise botocore would repeat InsufficientInstanceCapacity (500) and RequestLimitExceeded (503) itself.
         retries={"mode": "standard", "total_max_attempts": 1},
         connect_timeout=patience.connect_s,
         read_timeout=patience.read_s,
@@ -45,7 +45,7 @@ def config_for(patience: Patience) -> Config:
 
 
 def _session() -> Session:
-    """Return a session with the settings and credentials that are current now."""
+    """Return a session with the current settings and credentials."""
     session = Session()
     session.register_component("data_loader", _MODELS)
     return session
@@ -56,7 +56,7 @@ def default_region() -> str:
     with translated("find a region"):
         name = _session().get_config_variable("region")
     if not name:
-        raise CloudError("no region is named", hint="give --region us-east-1, or set AWS_DEFAULT_REGION")
+        raise CloudError("no AWS region is set", hint="give --region us-east-1, or set AWS_DEFAULT_REGION")
     return str(name)
 
 
@@ -89,7 +89,7 @@ def _like(name: str, known: Iterable[str]) -> str | None:
 
 def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
     """
-    Raise NoAnswer if an answer has status 200, but none of the fields of AWS's answer to this call. It comes from a
+    Raise NoAnswer if an answer has status 200, but no field of AWS's answer to this call. Such an answer comes from a
     captive portal, not from AWS.
     """
     shape = model.output_shape
@@ -103,9 +103,9 @@ def _client_of(service: str) -> property:
 
 class Region(PatientClient):
     """
-    Calls AWS's services in one region. Calls that were throttled, got a 5xx status or did not get through are repeated
-    after waiting times with jitter. `patience` contains the timeout of a single call, and the time for which calls are
-    repeated. Each of AWS's answers contains the time, which corrects `clock`.
+    Calls AWS's services in one region. A call is repeated after a random wait if AWS throttles it, answers with a 5xx
+    status, or cannot be reached. `patience` contains the timeout of a single call, and the time for which a call is
+    repeated. `clock` is corrected by the time in AWS's answers.
     """
 
     ec2 = _client_of("ec2")
@@ -127,14 +127,14 @@ class Region(PatientClient):
     @cached_property
     def aside(self) -> Region:
         """
-        The same region, for calls that are not essential. It gives up after a few seconds, because the caller will
-        repeat the call later anyway.
+        The same region, for calls that are not essential. Such a call fails after a few seconds without an answer,
+        because its caller will repeat it later anyway.
         """
         return Region(self.name, self._clock, ASIDE)
 
     @cached_property
     def partition(self) -> str:
-        """The region's partition, a part of every ARN: `aws`, or another name in China and for the US government."""
+        """The region's partition, which every ARN names: `aws`, or for example `aws-cn` in China."""
         with translated(f"find the partition of {self.name}"):
             return str(_session().get_partition_for_region(self.name))
 

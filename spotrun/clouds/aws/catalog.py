@@ -56,8 +56,8 @@ class Catalog:
     @property
     def remarks(self) -> Iterator[str]:
         """
-        Yield a remark for each kind of data (types, prices, image and so on) that cannot be read now. The data that
-        were read last stay in use.
+        Yield a remark for each kind of data (types, prices, image and so on) that cannot be read now. The last data
+        that could be read stay in use.
         """
         kept = {
             "the list of types": self._types.trouble,
@@ -129,8 +129,8 @@ class Catalog:
 
     def surrounded(self, offering: Offering) -> Offering:
         """
-        Return the offering, with the machine image, subnets and launch template that a launch needs at present. The
-        offering's zone must have a subnet.
+        Return the offering together with the machine image, subnets and launch template that a launch of it would use
+        now. The offering's zone must have a subnet.
         """
         first, *others = self.network.subnets[offering.zone]
         return replace(
@@ -162,8 +162,8 @@ class Catalog:
 
     def spot_history(self, since: datetime) -> Mapping[SpotPool, list[PriceSegment]]:
         """
-        Return the spot prices since `since`, to bill instances that have run since then. If the prices cannot be read
-        now, return those that were read last.
+        Return the spot prices since `since`. They determine the cost of instances that ran in that time. If the prices
+        cannot be read now, return those that were read last.
         """
         now_s = self._clock.monotonic()
         read_s, from_then_on, history = self._history

@@ -110,8 +110,10 @@ class AwsDriver:
 
     def describe(self, instance_id: str) -> Instance | None:
         """
-        Search all regions for the instance, and return it; None if no region has it. If a region does not answer, the
-        others are still searched. The region's error is raised only if none of them has the instance.
+        Search all regions for the instance, and return it; None if no region has it.
+
+        Raises:
+            CloudError: a region did not answer, and no other region has the instance.
         """
         if _ID_PATTERN.fullmatch(instance_id) is None:
             return None
@@ -169,9 +171,9 @@ class AwsDriver:
 
     def _launched_before(self, region: Region, request: LaunchRequest, error: TokenReused) -> Instance:
         """
-        Return the instance that an earlier call launched with the same token. Its image may be older than the
-        request's. Still it is the instance of this launch, because each launch of a run has its own token. Raise
-        `error` if the instance is not in the request's pool.
+        Return the instance that an earlier call launched with the same token. Each launch of a run has its own token,
+        so this is the instance of the request, even if its image is older. Raise `error` if the instance is not in the
+        request's pool.
         """
         seen = sorted(self._look(region, _of_run(request.run_uid)), key=lambda each: each.launched_at)
         mine = [each for each in seen if each.token == request.token]
@@ -183,9 +185,9 @@ class AwsDriver:
 
     def _quota_error(self, region: Region, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
-        Return the error to raise for a launch that a quota has refused. An instance that has just ended still counts
-        against the quota for a while. If spotrun has such an instance, return CloudUnavailable, because waiting helps;
-        otherwise return QuotaExceeded.
+        Return the error to raise for a launch that a quota has refused. If one of spotrun's instances has just ended,
+        return CloudUnavailable: the instance still counts against the quota for a while, so waiting helps. Otherwise
+        return QuotaExceeded.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         quota = quota_of(offering.instance_type, offering.capacity_type)
@@ -204,8 +206,8 @@ class AwsDriver:
 
     def _told_of(self, region: Region, quota: Quota | None) -> str:
         """
-        Describe the quota: its value, and the instances that use most of it. Return "" if the quota is unknown or the
-        caller is not allowed to read it.
+        Describe the quota: its value, and the instances that count most against it. Return "" if the quota is unknown
+        or the caller is not allowed to read it.
         """
         if quota is None:
             return ""
@@ -232,8 +234,8 @@ class AwsDriver:
 
     def _offered_in(self, name: str) -> list[Offering]:
         """
-        Return a region's offerings. Return none while the region's instances cannot be listed: if the answer to a
-        launch were lost then, spotrun could not find out whether an instance was started.
+        Return a region's offerings, or an empty list while the region's instances cannot be listed. Without that list,
+        spotrun could not find an instance whose launch got no answer.
         """
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
@@ -284,8 +286,8 @@ class AwsDriver:
 
 def _key_of(region: Region) -> str:
     """
-    Return EBS's default key. If it cannot be read, return "" instead of raising an error, because the key only helps to
-    explain why an instance ended. The driver has to report the end in any case.
+    Return EBS's default key, which may explain why an instance ended. Return "" if the key cannot be read: the driver
+    must report the end even then.
     """
     try:
         return default_key(region)
@@ -295,8 +297,8 @@ def _key_of(region: Region) -> str:
 
 def _of_run(run_uid: str | None) -> list[Filter]:
     """
-    Return the filters for one run's instances or, without `run_uid`, for all runs' instances. EC2 applies the filters,
-    because an account may have thousands of other instances.
+    Return the filters with which EC2 lists only the instances of one run; without `run_uid`, of all runs. The account
+    may have thousands of other instances.
     """
     if run_uid is None:
         return [{"Name": "tag-key", "Values": [tag.RUN]}]

@@ -1,9 +1,9 @@
 """
-Makes the archive of the function that takes care of nights on AWS.
+Builds the zip archive of the AWS function that takes care of nights.
 
     make function          # or: python -m spotrun.clouds.aws.function_zip build/function.zip
 
-The archive contains only the botocore services that spotrun calls, because all services together take 100 MB.
+Of botocore's service definitions, the archive contains only those that spotrun needs: all of them take 100 MB.
 
 https://docs.aws.amazon.com/lambda/latest/dg/python-package.html
 """

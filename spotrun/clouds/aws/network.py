@@ -38,9 +38,9 @@ class Ami(msgspec.Struct, frozen=True, kw_only=True):
 class Subnet(msgspec.Struct, frozen=True, kw_only=True):
     """
     A subnet. Three fields describe how its instances reach the internet:
-    - `leads_out`: True if they do; None if the caller is not allowed to read the routes
+    - `leads_out`: True if they reach it; None if the caller is not allowed to read the routes
     - `gives_addresses`: True if each instance gets a public address
-    - `has_gateway`: True if an instance needs only a public address to do so
+    - `has_gateway`: True if a public address is all that an instance needs to reach it
     """
 
     subnet_id: str
@@ -53,8 +53,8 @@ class Subnet(msgspec.Struct, frozen=True, kw_only=True):
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A network. `subnets` holds the subnets of each zone, best first; a zone without a subnet cannot be used (failures.md
-    P3). If the subnets' routes could not be read, `unrouted` is the reason.
+    A network. `subnets` holds the subnets of each zone, best first; a zone without a subnet cannot be used (P3 in
+    docs/design/failures.md). If the subnets' routes could not be read, `unrouted` is the reason.
     """
 
     group: str
@@ -64,8 +64,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_image(region: Region, config: AwsConfig) -> str:
     """
-    Return the id of the machine image that the job names. If it does not name one, return the id that the configured
-    SSM parameter contains now.
+    Return the id of the machine image that the job names. If it names none, read the id from the configured SSM
+    parameter.
     """
     return config.image_id or _newest(region, config.image_parameter)
 
@@ -121,8 +121,8 @@ def find_network(region: Region, config: AwsConfig) -> Network:
 
 def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
     """
-    Return the route tables and "", or, if the caller is not allowed to read route tables, None and the reason. (The
-    policies in earlier versions of infra/aws/account.yaml do not allow it.)
+    Return the route tables and "". If the caller is not allowed to read them, return None and the reason. (The policies
+    in earlier versions of infra/aws/account.yaml do not allow it.)
     """
     try:
         return region.pages(region.ec2, "describe_route_tables", "RouteTables", Filters=inside), ""
@@ -160,12 +160,13 @@ def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
 
 def _best_first(subnets: list[Subnet]) -> tuple[Subnet, ...]:
     """
-    Sort the subnets of a zone, best first, by these criteria, of which earlier ones count more:
+    Sort the subnets of a zone, best first. A subnet is better than another if it is better in the first of these points
+    in which they differ:
 
-    - it has free addresses
-    - it has a route to the internet or to another network
-    - it gives its instances public addresses
-    - its number of free addresses
+    - whether it has free addresses
+    - whether it has a route to the internet or to another network
+    - if neither subnet has such a route, whether it gives its instances public addresses
+    - how many free addresses it has
 
     If the best subnet has such a route, subnets without one are left out.
     """

@@ -89,7 +89,7 @@ class AwsNights:
     def require(self, name: str, store: str) -> None:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
-                f"{shown(name)} is too long for a night: the name of its IAM role, {name_of('…')}, would be too long",
+                f"{shown(name)} is too long for a night, whose IAM role must be called {name_of('…')}",
                 hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._stack(name).described()
@@ -116,7 +116,7 @@ class AwsNights:
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine not in MACHINES:
             raise SpecInvalid(
-                f"the packages on this machine are for {function.machine}, but Lambda needs {' or '.join(MACHINES)}",
+                f"this machine's packages are built for {function.machine}, but Lambda needs {' or '.join(MACHINES)}",
                 hint=f"install the night from a machine with {' or '.join(MACHINES)} processors",
             )
         night, code = pin.night, base64.b64encode(hashlib.sha256(function.data).digest()).decode()

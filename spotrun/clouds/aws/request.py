@@ -76,9 +76,7 @@ def _tagged(kind: str, request: LaunchRequest) -> dict[str, Any]:
 
 
 def tags_of(request: LaunchRequest) -> dict[str, str]:
-    """
-    Return the tags of the instance. They show any driver to which run and launch the instance belongs.
-    """
+    """Return the instance's tags. By these tags, any driver knows to which run and launch the instance belongs."""
     offering = request.offering
     return {
         RUN: request.run_uid,
