@@ -1,4 +1,4 @@
-"""Calls Google's APIs through REST. Retries failed calls by spotrun's own rules, and reads all pages of a list."""
+"""Calls Google's APIs through REST. Repeats failed calls by spotrun's own rules. Reads all pages of a list."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Call(NamedTuple):
 
 class Google(PatientClient):
     """
-    A client with the login of this machine's user. It repeats calls that were throttled, got a 5xx status or did not
-    get through, after waiting times with jitter. Each of Google's answers contains the time, which corrects `clock`.
+    A client with the login of this machine's user. It repeats a call after a random wait if Google throttles it,
+    answers with a 5xx status, or cannot be reached. `clock` is corrected by the time in Google's answers.
     """
 
     def __init__(self, clock: Clock, patience: Patience = PATIENT) -> None:
@@ -83,8 +83,8 @@ class Google(PatientClient):
     @cached_property
     def aside(self) -> Google:
         """
-        The same client, for calls that are not essential. It gives up after a few seconds, because the caller will
-        repeat the call later anyway.
+        The same client, for calls that are not essential. Such a call fails after a few seconds without an answer,
+        because its caller will repeat it later anyway.
         """
         return Google(self._clock, ASIDE)
 

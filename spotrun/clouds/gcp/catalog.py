@@ -172,7 +172,7 @@ class Catalog:
                     self._left_out.add(Pool(zone=zone, instance_type=kind, capacity_type=capacity_type))
 
     def surrounded(self, offering: Offering) -> Offering:
-        """Return the offering, with the machine image and the subnetwork that a launch needs at present."""
+        """Return the offering together with the machine image and subnetwork that a launch of it would use now."""
         return replace(offering, image=self.image.path, subnet=self.subnetwork)
 
     def rented_out(self) -> Iterator[Offering]:

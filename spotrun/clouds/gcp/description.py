@@ -1,4 +1,4 @@
-"""Converts what Google reports, the rows of its lists and the operations, to Instances."""
+"""Converts the rows of Google's lists, and its operations, to Instances."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
     Convert a record to an Instance. Return None if Google reports nothing about the instance, because it is too new or
     so old that Google has forgotten it.
 
-    `seen` is the instance as spotrun last saw it running; None if spotrun never did. It is needed for deleted
-    instances, because Google forgets when their billing began.
+    `seen` is what spotrun knew of the instance when it last saw it running; None if it never did. It supplies the time
+    at which billing began, which Google forgets when the instance is deleted.
     """
     if record.row is not None:
         return _listed(record.row, history)
@@ -119,7 +119,7 @@ def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
 
 
 def run_of(row: Mapping[str, Any]) -> str:
-    """Return the uid of a row's run, from the row's name or, failing that, its label; "" if it belongs to no run."""
+    """Return the uid of the run to which a listed resource belongs; "" if it belongs to no run."""
     name = read_name(row["name"])
     return str(row.get("labels", {}).get(label.RUN, "")) if name is None else name.run_uid
 
@@ -142,7 +142,7 @@ def _offering_listed(row: Mapping[str, Any], labels: Mapping[str, str]) -> Offer
 
 
 def odd_labels(row: Mapping[str, Any]) -> str:
-    """Describe which of spotrun's labels are missing in a row or have wrong values; "" if all labels are right."""
+    """Name those of spotrun's labels that an instance lacks, or that have wrong values; "" if all are right."""
     labels = row.get("labels", {})
     odd = [
         f"{key}={labels[key][:LABEL_SHOWN_MAX]!r}"
@@ -167,13 +167,13 @@ def why_not_ended(operations: Sequence[Operation]) -> str:
     return "" if error is None else f": {error.message}"
 
 
-# -- instances that are known only from operations ---------------------------------------------------------------------
+# -- instances that only Google's list of operations shows -------------------------------------------------------------
 
 
 def _begun(record: Record, made: Operation) -> Instance | None:
     """
-    Return the pending instance of a launch that Google has accepted, if Google does not list the instance yet. Return
-    None if the instance's name is not one of spotrun's.
+    Return the pending instance of a launch that Google has accepted. Google does not list the instance yet. Return None
+    if its name is not one of spotrun's.
     """
     return _remembered(record, made, InstanceState.PENDING, made.asked_at)
 
@@ -194,9 +194,9 @@ def _failure(record: Record, made: Operation) -> CloudError | None:
 
 def _never_made(record: Record, made: Operation) -> Instance | None:
     """
-    Return an ended instance that stands for a launch that Google accepted, and that then failed, for example for lack
-    of capacity. Return None if Google refused the launch's service account: the driver then repeats the launch, so it
-    is not known yet whether there will be an instance.
+    Return an ended instance for a launch that failed after Google had accepted it, for example for lack of capacity.
+    Return None if Google refused the launch's service account: the driver then repeats the launch, so an instance may
+    still start.
     """
     found = _remembered(record, made, InstanceState.TERMINATED, made.asked_at)
     error = _failure(record, made)
@@ -207,8 +207,8 @@ def _never_made(record: Record, made: Operation) -> Instance | None:
 
 def _refused_by(error: CloudError) -> EndedBy:
     """
-    Return the cause to record for a launch that failed. Return EndedBy.FAULT only if the launch would fail in every
-    zone and at any time, because three launches in a row that end with EndedBy.FAULT fail the run (P14).
+    Return the cause to record for a launch that failed. EndedBy.FAULT means that the launch would fail in every zone
+    and at any time. Three such launches in a row make the run fail (P14).
     """
     if isinstance(error, QuotaExceeded):
         return EndedBy.QUOTA
@@ -224,10 +224,11 @@ def _ended(
     seen: Instance | None,
 ) -> Instance | None:
     """
-    Return the ended instance of a record, with the prices for its bill. The machine is billed until it was switched off
-    or, if that time is unknown, until the end of the operation `end`. Its disk is billed until the end of the operation
-    that `last_end` returns. If spotrun never saw the instance running, billing is assumed to begin when the launch
-    operation succeeded.
+    Return the ended instance of a record, with the prices for its bill.
+
+    If spotrun never saw the instance running, billing is assumed to begin when the launch operation succeeded. The
+    machine is billed until it was switched off; if that time is unknown, until the operation `end` was done. The disk
+    is billed until the operation that `last_end` returns was done.
     """
     off_since = _off_since(seen, operations)
     asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)
@@ -257,9 +258,10 @@ def _ended(
 
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
-    Return the time at which the machine was switched off; None if it is unknown. It is known if this driver saw the
-    machine switched off, or if the driver that deleted the instance stored the time in the id of its delete call. The
-    operation that switched the machine off is not used: Google sometimes forgets it while the disk still exists.
+    Return the time at which the machine was switched off; None if it is unknown. The time comes from this driver, if it
+    saw the machine switched off. Otherwise it comes from the id of the delete call, in which the driver that deleted
+    the instance stored it. It does not come from the operation that switched the machine off, because Google sometimes
+    forgets that operation while the disk still exists.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)

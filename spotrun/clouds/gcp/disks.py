@@ -1,8 +1,8 @@
 """
 Finds spotrun's disks that no instance uses.
 
-A disk is deleted with its instance, unless a user has detached it or told Google to keep it. A boot disk has the same
-name as its instance, so spotrun recognizes both by their names:
+A disk is deleted with its instance, unless a user has detached it or told Google to keep it. spotrun recognizes its
+disks by their names, because a boot disk has the same name as its instance:
 https://cloud.google.com/compute/docs/reference/rest/v1/instances/insert (initializeParams.diskName).
 """
 

@@ -2,8 +2,8 @@
 Checks a Google Cloud project with the caller's own login, before any instance is billed.
 
 The checks read settings and the caller's permissions. To show that service accounts can be created, they create one for
-a run that does not exist, and delete it. Google Cloud has no dry run for launches: only a real launch shows whether it
-succeeds.
+a run that does not exist, and delete it. Google Cloud has no dry run for launches, so no check can show that a launch
+will succeed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DRY = "`spotrun launch JOB.yaml --dry-run` shows what would be rented"
 class GcpDoctor:
     """
     Checks a project. `wanted` are the resources to rent, if they are known. `store_uri` is the store of the runs; None
-    if unknown. For a job, `secrets` are its secrets, keyed by their environment variables.
+    if unknown. `secrets` are the job's secrets, keyed by their environment variables.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class GcpDoctor:
 
     def _unheard(self) -> Iterable[Finding]:
         """
-        Check that the configured regions exist. If some do not, raise BadSurroundings, and leave them out of all
-        further checks.
+        Raise BadSurroundings if some of the configured regions do not exist. All further checks leave these regions
+        out.
         """
         unheard = [name for name in self._config.regions if name not in self._regions]
         if unheard:
@@ -188,8 +188,8 @@ class GcpDoctor:
     @cached_property
     def _catalogs(self) -> dict[str, Catalog]:
         """
-        A catalog for each region. It has all types of the region, not only those that the job names. If the region does
-        not have a type that the job names, a finding can then say which types it has.
+        A catalog for each region, with all of its types. If the job names a type that the region does not have, a
+        finding can then say which types it has.
         """
         everything = replace(self._config, instance_types=(), accelerators=())
         return {
@@ -204,8 +204,8 @@ class GcpDoctor:
 
     def _quotas(self) -> Iterator[Finding]:
         """
-        Check the quotas. Those that this login is not allowed to read count as unknown, without an error, because the
-        step "regions" has already reported it.
+        Check the quotas. If this login is not allowed to read the regions, their quotas count as unknown. This is not
+        an error here, because the step "regions" has already reported it.
         """
         try:
             told = self._regions
@@ -234,8 +234,8 @@ class GcpDoctor:
 
     def _own_account(self, store_uri: str) -> Iterator[Finding]:
         """
-        Create a service account for a run that does not exist, and remove it again. The account is created twice, as if
-        two runners of one run did so: the second try has to find the account of the first.
+        Create a service account for a run that does not exist, and remove it again. The account is requested twice, as
+        two runners of one run might do: the second request must find the account that the first has created.
         """
         accounts = RunAccounts(self._google, self._clock, self._project)
         with trial_identity(accounts, self._clock) as uid:
@@ -252,7 +252,7 @@ class GcpDoctor:
 
 def _no_account_tried() -> Iterable[Finding]:
     """
-    Report that rights are missing, so the check did not try to create a service account: the login might not be able to
+    Report that no service account was created as a test. Because rights are missing, the login might not be able to
     delete it again.
     """
     return [unknown(ACCOUNT, "no trial account is made, because rights are missing (see above)", GRANT)]

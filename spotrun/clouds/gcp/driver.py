@@ -243,9 +243,9 @@ class GcpDriver:
 
     def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
-        Return the error to raise for a launch that a quota has refused. An instance that has just ended still counts
-        against the quota for a while. If spotrun has such an instance, return CloudUnavailable, because waiting helps;
-        otherwise return `error`.
+        Return the error to raise for a launch that a quota has refused. If one of spotrun's instances has just ended,
+        return CloudUnavailable: the instance still counts against the quota for a while, so waiting helps. Otherwise
+        return `error`.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         records = look(self._google, self._project, None).records.values()

@@ -1,6 +1,6 @@
 """
-Reads the faults that Google reports, either in the body of an HTTP answer (https://cloud.google.com/apis/design/errors)
-or in a failed operation.
+Reads the errors that Google reports: in the body of an HTTP answer (https://cloud.google.com/apis/design/errors), or in
+a failed operation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Fault(NamedTuple):
 
     @property
     def told(self) -> str:
-        """The message, and facts that only the details contain."""
+        """The message, completed by facts from `details` that it lacks: quota, permission and constraint."""
         beside = (
             self._quota_told,
             self._named_beside(self._metadata("permission")),
@@ -63,7 +63,7 @@ class Fault(NamedTuple):
 
     @property
     def _infos(self) -> Iterator[Mapping[str, Any]]:
-        """The ErrorInfos. In an HTTP answer, each of them is a detail; in an operation, it is a field of a detail."""
+        """The ErrorInfos. In an HTTP answer, they are the details; in an operation, each is a field of a detail."""
         return (detail.get("errorInfo", detail) for detail in self.details)
 
     def _metadata(self, name: str) -> str:

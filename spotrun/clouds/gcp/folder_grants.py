@@ -1,10 +1,9 @@
 """
-Edits the policy of a run's folder. The policy lets the run's service account read, list and add objects everywhere in
-the folder, but change only the objects that instances have to change.
+Edits the policy of a run's folder. The policy lets the run's service account read, list and add all objects in the
+folder. The account is allowed to overwrite and delete only the objects that instances have to change.
 
-IAM has no rule that denies a right in a folder. An object is safe from an instance only if no policy lets the instance
-change it: https://cloud.google.com/storage/docs/managed-folders. So the policy has a condition that limits which of the
-folder's objects the account is allowed to overwrite and delete:
+IAM cannot deny a right in a folder, only grant it: https://cloud.google.com/storage/docs/managed-folders. So the grant
+to overwrite and delete has a condition, which limits it to certain objects:
 https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
 """
 
@@ -85,8 +84,8 @@ def _role(project: str, name: str) -> str:
 
 def _condition(folder: BucketAddress) -> str:
     """
-    Return a condition that is true for objects of this folder whose keys begin with one of CHANGED. Text in the middle
-    of an object's path does not count, because the condition compares the path from its beginning.
+    Return a condition that is true for objects of this folder whose keys begin with one of CHANGED. It compares
+    the path from its beginning, so an object cannot match by a part in the middle of its path.
     """
     root = f"projects/_/buckets/{folder.bucket}/objects/{folder.root}"
     return " || ".join(f'resource.name.startsWith("{root}{each}")' for each in CHANGED)

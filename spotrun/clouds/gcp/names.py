@@ -1,6 +1,6 @@
 """
-The names of instances. A name contains the instance's run, launch, capacity type and instance type, because Google
-forgets the labels of a deleted instance, and keeps only the operations on it, which show its name.
+The names of instances. A name contains the instance's run, launch, capacity type and instance type. Once an instance is
+deleted, Google no longer shows its labels: what remains are the operations on it, and they show only its name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Name(NamedTuple):
     @property
     def token(self) -> str:
         """
-        The launch's token. "" if it is not the default token, because the name contains only a checksum of the token.
+        The launch's token, if the checksum in the name shows that it is the default token. Otherwise "", because the
+        name does not contain the token itself.
         """
         usual = f"{self.run_uid}-{self.launch}"
         return usual if _crc(usual) == self.token_crc else ""

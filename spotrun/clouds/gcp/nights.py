@@ -2,13 +2,13 @@
 Installs, describes and removes nights on Google Cloud. A night is a job that a runner in the cloud begins at a time of
 day, even if the user's machine is off.
 
-The runner of a night is a Cloud Run service, which computes only while it is called. Three Cloud Scheduler jobs call
-it: one at the night's time, one after that in case the night could not begin, and one each minute until the night's run
-has ended. The service needs no container image of its own: Google's Python image runs night_start.py, which fetches
-spotrun from the store.
+The runner of a night is a Cloud Run service, which uses a processor only while it is called. Three Cloud Scheduler jobs
+call it: one at the night's time, one after that in case the night could not begin, and one each minute until the
+night's run has ended. The service needs no container image of its own: Google's Python image runs night_start.py, which
+fetches spotrun from the store.
 
-All nights of a project share two service accounts with their roles. infra/gcp/nights creates them. The service runs as
-one of the accounts, and the Cloud Scheduler jobs use the other to call it.
+All nights of a project share two service accounts, which infra/gcp/nights creates. The service runs as one of them. The
+Cloud Scheduler jobs use the other to call the service.
 
 https://cloud.google.com/run/docs/reference/rest/v2/projects.locations.services
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
@@ -116,7 +116,7 @@ class GcpNights:
     def require(self, name: str, store: str) -> None:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
-                f"{shown(name)} is too long for a night: the name of its service, {name_of('…')}, would be too long",
+                f"{shown(name)} is too long for a night, whose service must be called {name_of('…')}",
                 hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._described(name)
@@ -145,7 +145,7 @@ class GcpNights:
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         if function.machine != MACHINE:
             raise SpecInvalid(
-                f"the packages on this machine are for {function.machine}, but the night's service needs {MACHINE}",
+                f"this machine's packages are built for {function.machine}, but the night's service needs {MACHINE}",
                 hint=f"install the night from a machine with {MACHINE} processors",
             )
         say("Cloud Scheduler gets three jobs: free if the billing account has no others, else $0.10 a month for each.")
@@ -297,7 +297,7 @@ class GcpNights:
         while not over(found := self._described(name)):
             if self._clock.monotonic() >= until_s:
                 raise CloudUnavailable(
-                    f"Cloud Run has not finished with {name_of(name)}",
+                    f"Cloud Run is still changing the service {name_of(name)}",
                     hint="https://console.cloud.google.com/run shows its state",
                 )
             self._clock.sleep(POLL_S)
@@ -335,8 +335,8 @@ class GcpNights:
 
     def _have_job(self, job: Mapping[str, Any]) -> None:
         """
-        Create or change a job. A new job is enabled, even the one that fires each minute, which is needed only during a
-        run. If there is no run when this job first calls the service, the service pauses it.
+        Create or change a job. Each new job is enabled, even the job that fires each minute and is needed only during a
+        run. If there is no run when that job first calls the service, the service pauses the job.
         """
         path = str(job["name"])
         name = path.rpartition("/")[2]
@@ -422,10 +422,7 @@ def _environment(service: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_of(service: Mapping[str, Any], store: str) -> bool:
-    """
-    Return True if the service belongs to a night in the store `store`. It may also belong to a night of the same name
-    in another store.
-    """
+    """Return True if the service belongs to a night in this store, not to one of the same name in another store."""
     return address.parse(_environment(service)[_STORE]) == address.parse(store)
 
 

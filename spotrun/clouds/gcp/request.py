@@ -93,10 +93,7 @@ def insert_body(
 
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
-    """
-    Return the labels of the instance. A driver in any process can tell from them to which run and launch the instance
-    belongs.
-    """
+    """Return the instance's labels. By these labels, any driver knows to which run and launch the instance belongs."""
     offering = request.offering
     labels = {
         RUN: request.run_uid,
