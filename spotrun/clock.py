@@ -1,8 +1,9 @@
 """
-Defines the interface of a run's clock, and implements it.
+Defines the clock of a run, and implements it.
 
-On the local cloud a run's time may pass faster than real time (`time_scale`). Everything that the user reads, and every
-price, notice, poll and time-to-live, is in *run time*. *System time* is the time on this machine's own clock.
+On the local cloud, a run's clock may be faster than real time (`time_scale`). The time on this clock is *run time*.
+Whatever the user reads is in run time, and so are prices, notices, times-to-live and the intervals between polls.
+*System time* is the time on this machine's own clock.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ EPOCH_VARIABLE = "SPOTRUN_CLOCK_EPOCH"
 
 
 def zone(time_scale: float) -> str:
-    """Return the label for times of a run: `UTC`, or `of run time` if run time is faster than system time."""
+    """Return the label to show with a run's times: `UTC`, or `of run time` if the run has a `time_scale`."""
     return "UTC" if time_scale == 1 else "of run time"
 
 
@@ -44,9 +45,7 @@ class Clock(Protocol):
         """Wait until `event` is set, but at most `seconds` of run time. Return True if the event is set."""
 
     def put_back(self, by: timedelta) -> None:
-        """
-        Put this clock back by `by`, because it is ahead of the cloud's clock. If it is behind, `by` is negative.
-        """
+        """Correct this clock, which is ahead of the cloud's clock by the time `by` (negative: behind)."""
 
 
 class ScaledClock:
@@ -54,6 +53,8 @@ class ScaledClock:
     A clock whose run time equals system time at `epoch`, and after that passes `scale` times as fast as system time.
 
         now = epoch + (system now - epoch) * scale - ahead
+
+    `ahead` is the time by which this machine's clock is ahead of the cloud's.
     """
 
     def __init__(self, epoch: datetime, scale: float) -> None:

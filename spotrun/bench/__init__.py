@@ -1,1 +1,1 @@
-"""Measures in short runs how fast a job trains on each instance type that it allows."""
+"""Measures how fast a job trains on each instance type that it allows, in short runs."""

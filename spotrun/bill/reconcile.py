@@ -1,14 +1,14 @@
 """
-Compares the ledger ("ours") with the cloud's statement ("theirs"), instance by instance. Pure, and exact:
+Compares the ledger ("ours") with the cloud's statement ("theirs"), instance by instance. The sums are exact:
 
     ours + the explained parts + the unexplained rest = theirs
 
-For each instance, `reconcile` first recomputes the ledger's cost by the cloud's published rules for minimum charges and
-refunds. The part of this cost that falls into the hours that the bill covers is compared with the bill's lines for
-running the instance. Taxes and credits in the bill count as explained parts.
+For each instance, `reconcile` recomputes the ledger's cost by the cloud's published rules for minimum charges and
+refunds, for the hours that the bill covers. It compares this cost with the bill's lines for running the instance. Taxes
+and credits in the bill count as explained parts.
 
-Disks and addresses are compared in one line for the whole run, because a bill lists them under ids that do not show to
-which instance they belong. The ledger counts them at list prices.
+Disks and addresses are compared in one line for the whole run, because a bill does not show to which instance they
+belong. The ledger counts them at list prices.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class ExplainedPart:
 @dataclass(frozen=True)
 class Line:
     """
-    One line of the comparison. It is about one instance in the ledger, `member` of launch `launch`, or, if `launch` is
-    None, about other charges of the run.
+    One line of the comparison. It compares the cost of one instance, `member` of `launch`. If `launch` is None, the
+    line is about other charges of the run.
 
     `ours_usd` is the ledger's amount, and `theirs_usd` the cloud's. `why` says what is known about the unexplained part
     of the difference; "" if the whole difference is explained.
@@ -231,7 +231,7 @@ def _sum(amounts: Iterable[Decimal]) -> Decimal:
 
 
 def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
-    """Return the sums of the charges that are not for running an instance, such as taxes, one sum for each reason."""
+    """Sum the charges that are not for running an instance, such as taxes. Return one part for each reason."""
     sums: dict[Reason, Decimal] = {}
     for charge in charges:
         if charge.kind in _BY_KIND and charge.amount_usd:
@@ -294,9 +294,9 @@ class _InstanceLine:
 
     def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
         """
-        Yield three parts of the difference: the amount that the published rule's minimum time adds to the ledger's
-        cost; the amount that its refunds take off; and, negative, the cost of the hours that the bill's file does not
-        cover.
+        Yield three parts of the difference. By the cloud's published rule, the minimum time adds to the ledger's cost,
+        and refunds reduce it. The third part is the cost of the hours that the bill's file does not cover, as a
+        negative amount.
         """
         minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
         expected = self._cost(self._published)
@@ -320,7 +320,7 @@ class _InstanceLine:
 
     @property
     def _began(self) -> datetime:
-        """The time from which the ledger counts the instance's cost. If it counts none, the end of the instance."""
+        """The time from which the ledger counts the instance's cost. If it counts no cost, the instance's end."""
         return self._until if self._member.billed_from is None else self._member.billed_from
 
     def _in_file(self, meter: Meter) -> Decimal:
@@ -334,8 +334,8 @@ class _InstanceLine:
 
     def _reason(self, residual: Decimal, in_file: Decimal) -> Reason | None:
         """
-        Return the reason why the bill charges `residual` more for running the instance than the computed amount
-        `in_file` (less, if it is negative). Return None if no reason fits.
+        Return the reason why the bill differs from the computed amount `in_file`; None if no reason fits. `residual` is
+        the bill's charge for running the instance, minus `in_file`.
         """
         if abs(residual) <= self._tolerance():
             return Reason.ROUNDING
@@ -362,14 +362,13 @@ class _InstanceLine:
 
     @property
     def _end_is_bounded(self) -> bool:
-        """True if the bill lists the instance's usage, and the ledger has only the earliest possible end."""
+        """True if the bill lists the instance's usage, and the ledger knows only the earliest possible end time."""
         return bool(self._usage) and self._gone is not None and bool(self._gone.bounded_by)
 
     def _until_its_time_to_live(self) -> Decimal:
         """
-        Return how much more the instance would have cost if it had run until the end of its time-to-live. No instance
-        runs longer. So if the bill exceeds the ledger by more than this amount, a late end of the instance cannot be
-        the reason.
+        Return how much more the instance would have cost if it had run for its whole time-to-live, the longest that an
+        instance can run. If the bill exceeds the ledger by even more, a late end cannot be the reason.
         """
         life = timedelta(seconds=self._launch.intent.time_to_live_s)
         return metered(self._member.prices, self._until, self._began + life)
@@ -400,8 +399,8 @@ class _InstanceLine:
 
     def _measured(self) -> Iterator[str]:
         """
-        Yield a text that says whether the charged time or the price differs. If the bill does not state the charged
-        time, the text says only that the amount differs.
+        Say whether the charged time or the price differs. If the bill does not state the charged time, say only that
+        the amount differs.
         """
         hours = [charge.hours for charge in self._usage if charge.hours is not None]
         if not hours or not sum(hours):

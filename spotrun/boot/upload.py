@@ -14,7 +14,7 @@ FOLDER = "boot"
 def upload(store: Store, start: bytes) -> None:
     """
     Upload three files: `start` (the script that a rented machine runs), install.sh and spotrun's wheel. `start` sources
-    install.sh, which installs the wheel and the packages in the lock file inside of the wheel.
+    install.sh, which installs the wheel, and the packages that the wheel's lock file lists.
 
     Raises:
         StoreError: the folder cannot be written.

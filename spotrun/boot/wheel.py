@@ -1,4 +1,8 @@
-"""Builds a wheel of the running spotrun, however that was installed (https://packaging.python.org/specifications)."""
+"""
+Builds a wheel from the files of the running spotrun, no matter how it was installed.
+
+https://packaging.python.org/specifications
+"""
 
 from __future__ import annotations
 

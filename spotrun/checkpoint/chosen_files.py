@@ -1,4 +1,4 @@
-"""Chooses the files of a work folder that belong to a checkpoint. The agent and the trainer use it."""
+"""Chooses the files of a work folder that belong to a checkpoint. Both the agent and the trainer use this module."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-Represents Python objects in a saved state as plain values. When a state is saved, each of its objects becomes a
-`SavedObject`. It becomes an object again only when a training resumes.
+Represents Python objects in a saved state as plain values. Saving a state turns each of its objects into a
+`SavedObject`. Only a training that resumes turns the SavedObjects into objects again.
 
 An image names the class of each object, but code that reads an image does not look up, import or call these classes.
 spotrun/training/revival.py decides which classes a resuming training accepts.
@@ -35,24 +35,24 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, 
 
 
 class SavedObject(dict[str, Any]):
-    """A saved object. `name` is the name of its class, and the entry "content" holds its attributes or its state."""
+    """A saved object. `name` names its class. The item "content" holds the object's attributes or its state."""
 
     def __init__(self, kind: str, name: str, content: Any) -> None:
         super().__init__(content=content)
         self.kind, self.name = kind, name
 
     def __hash__(self) -> int:  # type: ignore[override]
-        """Return a hash of the object's identity, for use in sets and dicts. (A plain dict has no hash.)"""
+        """Return a hash of the object's identity, because a dict has no hash of its own."""
         return id(self)
 
 
 class InitialObjects:
     """
-    The objects that were already in the state when training began. For some of them, an image needs to contain only a
-    name, because a training that resumes runs the same script, and so creates equivalent objects at the same paths.
+    The objects that were already in the state when training began. When a training resumes, the script creates them
+    again at the same paths. So for some of them, an image needs to contain only a name.
 
-    Only objects below the state's top-level keys in `below` are recorded. `is_elsewhere` returns True for an object
-    whose state is saved separately.
+    Only objects under the top-level keys `below` are recorded. `is_elsewhere` returns True for an object whose state is
+    saved separately.
     """
 
     def __init__(self, below: Collection[str], is_elsewhere: Callable[[Any], bool]) -> None:
@@ -164,8 +164,8 @@ def is_plain(kind: type) -> bool:
 
 def _has_a_say(kind: type) -> Iterator[bool]:
     """
-    Yield True for each method in `_HOOKS` that the author of the class `kind` wrote. Yield False for each that the
-    module `dataclasses` generated for a frozen dataclass with slots: such a method only gets or sets attributes.
+    For each method in `_HOOKS` that the class `kind` defines, yield True if its author wrote the method. Yield False if
+    the module `dataclasses` generated it for a frozen dataclass with slots: such a method only gets or sets attributes.
     """
     for hook in _HOOKS & vars(kind).keys():
         yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"

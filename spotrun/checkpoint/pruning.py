@@ -1,7 +1,7 @@
 """
-Deletes objects of a run that has ended. Commits are first retired in the ledger, and then their objects are deleted.
+Prunes the checkpoints of a run that has ended: retires commits in the ledger, and then deletes their objects.
 
-Pruning may stop halfway or run twice without harm: the next pruning deletes whatever is left of retired commits.
+It does no harm if pruning is interrupted or repeated: the next pruning deletes whatever is left of retired commits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-Chooses the checkpoints to retire. A checkpoint is deleted in two steps. First, an entry in the ledger retires it; this
-cannot be undone. Later its objects are deleted, at any time and, if necessary, more than once (protocol 23).
+Chooses the checkpoints to retire. A checkpoint is deleted in two steps. First, an entry in the ledger retires it, for
+good. Its objects are deleted at any later time. That deletion can be repeated if it is interrupted (protocol 23).
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def _held(state: RunState) -> dict[int, Commit]:
 
 def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
     """
-    Return the commits in `going` in the order in which to retire them. Leave out each commit from which a commit that
-    stays has borrowed.
+    Return the commits in `going`, in the order in which to retire them. Leave out each commit from which a remaining
+    commit has borrowed.
 
-    Lenders, the commits from which others have borrowed, come last: they are retired only after the commits that need
-    them. (A lender itself was sent completely, so it borrows nothing.) In both groups, older commits come first.
+    Commits from which others have borrowed come last, so that no commit is retired before those that need it. (These
+    commits borrow nothing themselves.) Otherwise, older commits come first.
     """
     held = _held(state)
     needed = _lenders(commit for number, commit in held.items() if number not in going)
@@ -114,7 +114,7 @@ def _milestones(usable: Sequence[Commit], every: Steps | None) -> Iterator[int]:
 
 def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     """
-    Return the commits of an ended run to retire according to `rule`, oldest first.
+    Return the commits that `rule` retires once a run has ended, oldest first.
 
     The run's final commit is kept, and so are newer commits that are suspect, because they show what went wrong.
     """
@@ -126,9 +126,8 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
 
 def garbage(state: RunState, keys: Iterable[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return the keys whose objects will never be read again. All `keys` must be below `checkpoints/`. The result contains
-    the keys of commits that are retired or in `retiring`, and of uploads that were not committed before their attempt
-    ended, because it can no longer commit them. When the run has ended, all of its attempts have ended.
+    Return the keys whose objects will never be read again. These objects belong to commits that are retired or in
+    `retiring`, or to uploads that an attempt left uncommitted when it ended. All `keys` must be below `checkpoints/`.
     """
     if state.current_attempt is None and state.terminal is None:
         return []
