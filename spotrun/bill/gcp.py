@@ -25,7 +25,7 @@ _NEEDED = ("usage_start_time", "usage_end_time", "cost", "currency")
 RUN_LABEL = "spotrun-run"
 """The tag `spotrun:run`, written with the characters that a label allows."""
 PRECISION_USD = Decimal("1e-6")
-"""The smallest amount that a line can have. A separate line (`rounding_error`) has the sum of all rounding."""
+"""The smallest amount that a line can have. A separate line (`rounding_error`) holds the sum of all rounding errors."""
 _COST_TYPES = {"tax": ChargeKind.TAX, "rounding_error": ChargeKind.ROUNDING, "adjustment": ChargeKind.CREDIT}
 _NAMED = re.compile(r"spotrun-([a-z0-9]{1,20})-[0-9]{1,9}-[0-9a-f]{8}-[sd]-[a-z0-9-]+")
 """Pattern of the names that spotrun gives to instances and so to their boot disks. A name contains the run's uid."""

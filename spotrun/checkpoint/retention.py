@@ -16,8 +16,8 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    Return the commits that the run no longer needs, oldest first. These are the commits older than the `keep_last`
-    newest usable commits, and the commits that a user's prune request covers.
+    Return the commits that the run no longer needs, in the order in which to retire them. These are the commits older
+    than the `keep_last` newest usable commits, and the commits that a user's prune request covers.
 
     The result never contains:
     - a commit that `keep_best` or `keep_every` keeps
@@ -114,7 +114,7 @@ def _milestones(usable: Sequence[Commit], every: Steps | None) -> Iterator[int]:
 
 def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     """
-    Return the commits that `rule` retires once a run has ended, oldest first.
+    Return the commits that `rule` retires once a run has ended, in the order in which to retire them.
 
     The run's final commit is kept, and so are newer commits that are suspect, because they show what went wrong.
     """

@@ -20,7 +20,7 @@ AtOption = Annotated[
     str, typer.Option("--at", metavar="TIME", help='Time at which to begin, with a time zone: "22:00 Europe/Berlin".')
 ]
 DaysOption = Annotated[
-    str, typer.Option("--days", metavar="DAYS", help="Days on which to begin: daily, mon-fri, or mon,wed,fri.")
+    str, typer.Option("--days", metavar="DAYS", help="Days on which to begin, such as daily, mon-fri or mon,wed,fri.")
 ]
 DeadlineOption = Annotated[
     str | None,

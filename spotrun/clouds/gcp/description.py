@@ -49,7 +49,7 @@ any text.
 """
 _FORMS = {label.NANO_PRICE: _NANO, **dict.fromkeys((label.LAUNCH, label.CPUS, label.MEMORY), _NUMBER)}
 _ALWAYS = (label.RUN, label.LAUNCH, label.NANO_PRICE)
-"""Labels that every instance has from its launch on."""
+"""Labels that every instance has from its launch."""
 LABEL_SHOWN_MAX = 20
 FREE = Decimal(0)
 _ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)

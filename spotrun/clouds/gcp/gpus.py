@@ -21,7 +21,7 @@ spotrun's names of GPUs, keyed by Google's names: https://cloud.google.com/compu
 spotrun's name is Google's name without `nvidia-`.
 """
 BETWEEN = "_"
-"""Separates a GPU's name and its count in a label, because a label cannot contain a colon."""
+"""The separator of a GPU's name and its count in a label, which cannot contain a colon."""
 
 
 def accelerators_of(machine_type: Mapping[str, Any]) -> str:
