@@ -120,7 +120,7 @@ class TrainerExit:
         )
 
     def _own_end(self, exited: Exited) -> tuple[int, Cause, decisions.ExitWords]:
-        """Return how the trainer on this instance ended: its exit code, the cause, and a description for the user."""
+        """Return the exit code of this instance's trainer, the cause of its end, and a description for the user."""
         trainer = self._trainer
         code = decisions.FAILED if trainer.trained_again else exited.exit_code
         cause = decisions.exit_cause(code, hung=trainer.hung)
