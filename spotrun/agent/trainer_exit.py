@@ -22,8 +22,8 @@ from spotrun.run.events import Cause
 
 RETIRED_WITHIN_S = 10.0
 """
-Maximum seconds of system time for which the agent of a completed run waits until the checkpoints that the run need not
-keep are deleted.
+Maximum seconds of system time that the agent of a completed run waits for the deletion of checkpoints that the run does
+not need to keep.
 """
 
 

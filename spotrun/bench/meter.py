@@ -68,7 +68,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Collects an agent's statuses until `steps` steps are measured, after the first `warm_up` steps."""
+    """Measures `steps` steps from an agent's statuses. Before that, `warm_up` steps pass that are not measured."""
 
     def __init__(self, steps: int, warm_up: int = WARM_UP_STEPS) -> None:
         self._steps = steps

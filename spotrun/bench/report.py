@@ -37,7 +37,7 @@ from spotrun.units import count_of
 GIB = 1 << 30
 CAUSES = ("wait", "boot", "setup", "restore")
 """
-The phases of a run until its first step, in this order. They have the same names as in a run's report. In a trial,
+The phases of a run before its first step, in this order. They have the same names as in a run's report. In a trial,
 `restore` is only the start of the script, because there is no checkpoint to restore.
 """
 

@@ -1,6 +1,6 @@
 """
-Converts any object, such as a training's arguments, to plain values that people can read. A resume does not use these
-values.
+Converts any object, such as the arguments of a training, to plain values for people to read. A resume does not use
+these values.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Coll
     Return the keys whose objects can be deleted, because no list that `kept` returns names them. All `keys` must be
     below `outputs/`.
 
-    Return no keys if the run has not ended, or if one of the kept lists cannot be read and may name any object.
+    Return no keys if the run has not ended, or if a kept list cannot be read, because it may name any object.
     """
     if state.terminal is None or not keys:
         return []

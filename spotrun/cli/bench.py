@@ -137,10 +137,10 @@ def bench(
     """
     Measure how many samples per second and per dollar a job trains on several instance types.
 
-    Rents instances of all types at the same time, each for a few minutes, and ends all of them. If the job trains on
+    Rents instances of all types at the same time, each for a few minutes, and then ends them. If the job trains on
     this machine, the trials run one after another.
 
-    The first steps of each trial do not count. Later runs of the same job use the measured speeds.
+    The first steps of each trial are not measured. Later runs of the same job use the measured speeds.
     """
     from spotrun.bench import report
     from spotrun.bench.attending import wanted

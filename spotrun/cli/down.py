@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
     """
-    End a run and its instances now, without a last checkpoint.
+    End a run and its instances now, without a final checkpoint.
 
     If RUN is the name of a sweep, end all of its runs.
     """

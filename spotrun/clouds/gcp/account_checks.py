@@ -26,7 +26,7 @@ _ACCOUNT = "serviceAccount:"
 
 
 class Rule(NamedTuple):
-    """A firewall rule that allows incoming traffic. `is_of_iap` is True if it allows only Identity-Aware Proxy's."""
+    """A firewall rule that allows incoming traffic. `is_of_iap` is True if its only source is Identity-Aware Proxy."""
 
     name: str
     is_of_iap: bool
@@ -55,8 +55,8 @@ def project_facts(google: Google, project: str) -> Mapping[str, Any]:
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
-    Return those of `permissions`, at most 100, that the caller has in the project. Permissions that are granted only
-    for resources with certain names are not included:
+    Return those of `permissions` (at most 100) that the caller has in the project. The result leaves out permissions
+    that are granted only for resources with certain names:
     https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
 
     Raises:

@@ -126,7 +126,7 @@ class Google(PatientClient):
         "Google refused to …".
 
         Raises:
-            CloudError: as listed in CloudDriver.
+            CloudError: one of the errors that CloudDriver lists.
         """
 
         def once() -> dict[str, Any]:

@@ -227,7 +227,7 @@ class GcpDriver:
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
         """
-        Learn from a refused launch. If `error` shows that pools have no capacity, stop offering them for a while. If
+        React to a refused launch. If `error` shows that pools have no capacity, stop offering them for a while. If
         Google rejected the subnetwork or the image, forget the cached one; the next launch looks it up again.
         """
         match error:
