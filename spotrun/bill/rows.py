@@ -80,7 +80,7 @@ class BillRow:
         return "" if value is None else str(value)
 
     def amount(self, column: str, unit: str = "") -> Decimal:
-        """Return the number in a column, exactly as it is in the file. `unit` may follow it there, and is left out."""
+        """Return the number in a column, exactly as it is in the file. The file may add `unit`, which is left out."""
         text = self.text(column).removesuffix(unit).strip()
         try:
             number = Decimal(text)

@@ -89,7 +89,7 @@ SamplesOption = Annotated[
 AgainstOption = Annotated[
     str | None,
     typer.Option(
-        "--against", metavar="TYPE", help="Show each type's time and cost as a multiple of those of this type."
+        "--against", metavar="TYPE", help="Show each type's time and cost as multiples of this type's."
     ),
 ]
 BatchArgOption = Annotated[

@@ -258,7 +258,7 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 
 def _blind(run: OpenRun) -> Blindness | None:
-    """Return when the cloud stopped answering the run's runner, and why. Return None if the cloud answers."""
+    """Return the time at which the cloud stopped answering the run's runner, and the reason; None if it answers."""
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 
     status = read_status(run.store, RUNNER_KEY, RunnerStatus)

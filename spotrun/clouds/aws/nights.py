@@ -53,8 +53,8 @@ def expression(night: Night) -> str:
 
 def expression_again(night: Night) -> str:
     """
-    Return the times of repeated calls as an EventBridge Scheduler expression. They are needed if the first call could
-    not begin the night.
+    Return the times of the repeated calls, which are made in case the first call could not begin the night, as an
+    EventBridge Scheduler expression.
     """
     return _cron(when_due_again(night))
 
@@ -89,7 +89,7 @@ class AwsNights:
     def require(self, name: str, store: str) -> None:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
-                f"{shown(name)} is too long for a night, because its IAM role would be called {name_of('…')}",
+                f"{shown(name)} is too long for a night: the name of its IAM role, {name_of('…')}, would exceed AWS's limit",
                 hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._stack(name).described()

@@ -157,7 +157,7 @@ class GcpDriver:
     def _catalog_of(self, offering: Offering) -> Catalog:
         if offering.region not in self._catalogs:
             raise CloudError(
-                f"{offering} is not in any of the job's regions", hint="add its region to `resources` in the job"
+                f"{offering} is not in any of the job's regions", hint="name its region under `resources` in the job"
             )
         return self._catalogs[offering.region]
 
