@@ -88,9 +88,7 @@ SamplesOption = Annotated[
 ]
 AgainstOption = Annotated[
     str | None,
-    typer.Option(
-        "--against", metavar="TYPE", help="Show each type's time and cost as multiples of this type's."
-    ),
+    typer.Option("--against", metavar="TYPE", help="Show each type's time and cost as multiples of this type's."),
 ]
 BatchArgOption = Annotated[
     str | None,

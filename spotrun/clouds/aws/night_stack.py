@@ -88,7 +88,7 @@ class NightStack:
         incomplete stack is deleted and created again.
 
         Raises:
-            CloudError: the stack failed, for the reason in the message. AccessDenied if a right is missing.
+            CloudError: the stack failed, for the reason in the message (AccessDenied if a right is missing).
             CloudUnavailable: CloudFormation has not finished the change in time.
         """
         stack = self.name
@@ -207,7 +207,7 @@ class NightStack:
         Wait until the stack is in a wanted state.
 
         Raises:
-            CloudError: the stack failed, for the reason in the message. AccessDenied if a right is missing.
+            CloudError: the stack failed, for the reason in the message (AccessDenied if a right is missing).
             CloudUnavailable: CloudFormation has not finished the change in time.
         """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()

@@ -89,7 +89,7 @@ class AwsNights:
     def require(self, name: str, store: str) -> None:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
-                f"{shown(name)} is too long for a night: the name of its IAM role, {name_of('…')}, would exceed AWS's limit",
+                f"{shown(name)} is too long for a night: its IAM role's name, {name_of('…')}, would exceed AWS's limit",
                 hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._stack(name).described()

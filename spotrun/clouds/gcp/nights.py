@@ -116,7 +116,7 @@ class GcpNights:
     def require(self, name: str, store: str) -> None:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
-                f"{shown(name)} is too long for a night: the name of its service, {name_of('…')}, would exceed Google's limit",
+                f"{shown(name)} is too long for a night: its service name, {name_of('…')}, would exceed Google's limit",
                 hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._described(name)
