@@ -22,8 +22,8 @@ from spotrun.run.events import Cause
 
 RETIRED_WITHIN_S = 10.0
 """
-Maximum seconds of system time for which the agent of a completed run waits until the checkpoints that the run need not
-keep are deleted.
+Maximum seconds of system time that the agent of a completed run waits for the deletion of checkpoints that the run does
+not need to keep.
 """
 
 
@@ -120,7 +120,7 @@ class TrainerExit:
         )
 
     def _own_end(self, exited: Exited) -> tuple[int, Cause, decisions.ExitWords]:
-        """Return how the trainer on this instance ended: its exit code, the cause, and a description for the user."""
+        """Return the exit code of this instance's trainer, the cause of its end, and a description for the user."""
         trainer = self._trainer
         code = decisions.FAILED if trainer.trained_again else exited.exit_code
         cause = decisions.exit_cause(code, hung=trainer.hung)

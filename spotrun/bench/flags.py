@@ -36,8 +36,8 @@ class BenchFlags(NamedTuple):
     @property
     def names(self) -> Arguments:
         """
-        The names of the script's arguments for batch size, precision and number of devices, from `--batch-arg`,
-        `--precision-arg` and `--devices-arg`.
+        The names of the script's arguments that set batch size, precision and number of devices. The user gives them
+        by `--batch-arg`, `--precision-arg` and `--devices-arg`.
 
         Raises:
             SpecInvalid: the user named an argument but gave no values for it, for example `--batch-arg` without
@@ -85,7 +85,7 @@ class BenchFlags(NamedTuple):
         Return the trials that the flags describe.
 
         Raises:
-            SpecInvalid: an entry in one of the lists cannot be read.
+            SpecInvalid: a value of one of the flags cannot be read.
         """
         return trials(
             spec,
@@ -99,8 +99,8 @@ class BenchFlags(NamedTuple):
 @contextmanager
 def about_types(*, given: bool) -> Iterator[None]:
     """
-    Correct error messages of the `with` block. If the flag `--types` was `given`, the accelerators come from it, and
-    not from the job. An error about the job's key `resources.accelerators` then names the flag instead.
+    Change errors of the `with` block that name the job's key `resources.accelerators`. If the accelerators were `given`
+    by the flag `--types`, and not by the job, such an error names the flag instead.
     """
     try:
         yield
@@ -125,7 +125,7 @@ def _words(flag: str, text: str | None) -> list[str]:
     words = [] if text is None else [word.strip() for word in text.split(",")]
     if "" in words:
         raise SpecInvalid(
-            f"{flag} {text!r} has an empty entry", hint="write one comma between two entries, and none after the last"
+            f"{flag} {text!r} has an empty value", hint="separate the values with single commas, with none at the end"
         )
     return words
 

@@ -1,8 +1,8 @@
 """
-Measures a training's steady speed, from its agent's status. Pure.
+Measures a training's steady speed from its agent's statuses. Pure: it only computes.
 
-The first steps are left out, because they compile, allocate memory, and fill the data loaders' queues. The later steps
-are divided into blocks: the more similar the blocks' rates, the steadier the speed.
+The first steps are left out, because during them the script compiles, allocates memory, and fills the data loaders'
+queues. The later steps are divided into blocks. The spread of the blocks' speeds shows how certain the result is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     - `doubt`: the uncertainty of the mean seconds per step. It is half the width of the mean's 95 % confidence
       interval, divided by the mean. It is computed from the differences between the blocks, and is 0 if there is only
       one block.
-    - `data_wait`, `cpu_share`, `gpu_share`: the shares of `seconds` in which the training waited for data, in which the
-      processors were busy, and in which the GPUs were busy. The last two are None if unknown.
+    - `data_wait`: the share of `seconds` in which the training waited for data
+    - `cpu_share`, `gpu_share`: the shares of `seconds` in which the processors and the GPUs were busy; None if unknown
     - `memory_bytes`, `gpu_memory_bytes`: the peak memory use of the machine, and of all its GPUs together
     - `steps_total`: the number of steps of the whole training; None if unknown
     """
@@ -68,7 +68,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Collects an agent's statuses until `steps` steps are measured, after the first `warm_up` steps."""
+    """Measures `steps` steps from an agent's statuses. Before that, `warm_up` steps pass that are not measured."""
 
     def __init__(self, steps: int, warm_up: int = WARM_UP_STEPS) -> None:
         self._steps = steps
@@ -82,7 +82,7 @@ class Meter:
         self._status: AgentStatus | None = None
 
     def show(self, status: AgentStatus) -> None:
-        """Measure with this status, too. If it comes from a restarted agent, begin the measurement again."""
+        """Add a status to the measurement. If the training has started over, measure from the beginning."""
         now = status.trained
         if status.launch != self._launch or now.steps < self._last.steps:
             self._launch, self._warm, self._from, self._blocks, self._usages = status.launch, False, now, [], []

@@ -37,7 +37,7 @@ from spotrun.units import count_of
 GIB = 1 << 30
 CAUSES = ("wait", "boot", "setup", "restore")
 """
-The phases of a run until its first step, in this order. They have the same names as in a run's report. In a trial,
+The phases of a run before its first step, in this order. They have the same names as in a run's report. In a trial,
 `restore` is only the start of the script, because there is no checkpoint to restore.
 """
 
@@ -45,8 +45,9 @@ The phases of a run until its first step, in this order. They have the same name
 @dataclass(frozen=True)
 class Progress:
     """
-    The progress of one trial: `steps` of `wanted` steps are done. It is trial `number` (counted from 0) of the bench's
-    `trials`. `held_up` describes what the trial is waiting for; None if it is not waiting.
+    The progress of one trial. `number` is its position in the bench, counted from 0, and `trials` is the number of all
+    trials. `steps` of `wanted` steps are done. `held_up` describes what the trial is waiting for; None if it is not
+    waiting.
     """
 
     trial: BenchTrial
@@ -60,7 +61,7 @@ class Progress:
 def view() -> View[Sequence[Progress]]:
     """
     Return a display of the running trials. On a terminal, it has one continuously updated line for each trial.
-    Elsewhere it prints a line each time a trial begins. It goes to stderr, because stdout is for the result.
+    Elsewhere it prints a line each time a trial begins. It writes to stderr, to keep stdout for the result.
     """
     return _Live() if sys.stderr.isatty() else _Plain()
 
@@ -100,7 +101,6 @@ def _line(update: Progress) -> str:
 
 
 def _priced(title: str, prices: Iterable[Prices]) -> str:
-    """Return a table's title, with a note if some prices are simulated."""
     return f"{title} (simulated prices)" if any(each.simulated for each in prices) else title
 
 
@@ -212,7 +212,7 @@ def begin_table(rows: Sequence[BenchRow]) -> FiguresTable:
 
 
 def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
-    """Return sentences that say what limits each trial, why a trial has no figures, and which trial is cheapest."""
+    """Return sentences about what limits each trial, why a trial has no figures, and which trial is cheapest."""
     lines = [f"{row.trial.name}: {verdict(row.measured)}" for row in rows if row.measured]
     lines += [f"{row.trial.name}: {row.fate}: {row.reason}" for row in rows if row.measured is None]
     cheapest_row = best(rows)
@@ -230,14 +230,14 @@ def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
 
 
 def time_of(row: BenchRow, base: BenchRow) -> float | None:
-    """Return the time that the row's trial takes, as a multiple of the base's time for as many samples."""
+    """Return the training time of the row's trial as a multiple of the base's, for the same number of samples."""
     return None if row.rate is None or base.rate is None else base.rate / row.rate
 
 
 def cost_of(row: BenchRow, base: BenchRow) -> float | None:
     """
-    Return the cost of a sample in the row's trial, divided by that in the `base` trial. The price of each trial is the
-    lower of its spot price and its on-demand price.
+    Return the row's cost per sample as a multiple of the base's. Both costs are at the lower of the trial's spot and
+    on-demand prices.
     """
     ours, theirs = row.per_usd(cheapest(row.prices)), base.per_usd(cheapest(base.prices))
     return None if ours is None or theirs is None else theirs / ours

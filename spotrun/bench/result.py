@@ -30,8 +30,8 @@ class TrialOutcome(StrEnum):
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The hourly prices, in USD, of the cheapest suitable instances on spot and on demand. A price is None if there is no
-    suitable offering of this capacity type.
+    The hourly prices, in USD, of the cheapest suitable spot and on-demand instances. A price is None if there is no
+    suitable offering of its capacity type.
     """
 
     spot: Decimal | None = None
@@ -89,8 +89,8 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
 
     def hours(self, samples: float | None = None) -> float | None:
         """
-        Return the hours of training for the whole job, or for `samples` samples; None if unknown. Validations, starts
-        and interruptions are not included.
+        Return the hours of training for the whole job, or for `samples` samples; None if unknown. The time for
+        validation, starts and interruptions is not included.
         """
         if self.measured is None:
             return None
@@ -114,10 +114,10 @@ def devices_of(row: BenchRow) -> int:
 
 def efficiency(row: BenchRow, rows: Iterable[BenchRow]) -> float | None:
     """
-    Return the row's scaling efficiency: the rate of its n devices, divided by n times the rate of one such device.
+    Return the row's scaling efficiency: its rate, divided by n times the rate of a single device. n is the row's number
+    of devices.
 
-    Return None if the row has only one device, or if no other row measured one such device with the same batch size and
-    precision.
+    Return None if n is 1, or if no row measured a single device of this kind with the same batch size and precision.
     """
     number = devices_of(row)
     alone = next((each for each in rows if devices_of(each) == 1 and _but_for_devices(each, row)), None)
@@ -137,7 +137,7 @@ def _device(row: BenchRow) -> str:
 
 
 def begins_s(state: RunState) -> dict[str, float]:
-    """Return the seconds from a run's creation to its first step, by activity: wait, boot, setup and restore."""
+    """Return the seconds that a run spent before its first step, keyed by activity: wait, boot, setup or restore."""
     found: dict[str, float] = {}
     for span in timeline(state, state.created_at if state.terminal is None else state.terminal.at):
         if span.kind in (Activity.PRODUCTIVE, Activity.REWORK, Activity.STALL):
@@ -147,7 +147,7 @@ def begins_s(state: RunState) -> dict[str, float]:
 
 
 def fate_of(detail: str) -> TrialOutcome:
-    """Return OUT_OF_MEMORY if this is the last message of a run that ran out of memory; FAILED for other messages."""
+    """Return OUT_OF_MEMORY if `detail`, a run's last message, says that memory ran out; otherwise FAILED."""
     return (
         TrialOutcome.OUT_OF_MEMORY if any(words in detail.lower() for words in OUT_OF_MEMORY) else TrialOutcome.FAILED
     )
@@ -155,8 +155,8 @@ def fate_of(detail: str) -> TrialOutcome:
 
 def best(rows: Iterable[BenchRow]) -> BenchRow | None:
     """
-    Return the row whose trial trains the most samples per dollar, at the lower of its spot and on-demand prices. Return
-    None if no row was measured.
+    Return the row of the trial that trains on the most samples per dollar, at the lower of its spot and on-demand
+    prices. Return None if no row was measured.
     """
     priced = [(value, row) for row in rows if (value := row.per_usd(cheapest(row.prices))) is not None]
     return max(priced, key=lambda each: each[0])[1] if priced else None

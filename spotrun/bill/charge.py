@@ -13,8 +13,8 @@ from spotrun.run.events import BillingRule
 
 class ChargeKind(StrEnum):
     """
-    The kind of a charge. `USAGE` is the running machine itself, for which the ledger has recorded prices. For disks
-    (`VOLUME`) and addresses (`NETWORK`), it has only list prices.
+    The kind of a charge. `USAGE` is for the running machine itself, whose prices the ledger records. Disks (`VOLUME`)
+    and addresses (`NETWORK`) have only list prices in the ledger.
     """
 
     USAGE = "usage"
@@ -29,8 +29,8 @@ class ChargeKind(StrEnum):
 
 def of_amount(kind: ChargeKind, amount_usd: Decimal) -> ChargeKind:
     """
-    Return `kind`, the kind under which the bill lists a charge, or CREDIT if the charge is negative, because it then
-    corrects other lines. Only taxes and roundings can be negative without correcting anything, and keep their kind.
+    Return the kind of a charge that the bill lists under `kind`. A negative charge corrects other lines, so its kind is
+    CREDIT. Taxes and roundings keep their kind, because they can be negative without correcting anything.
     """
     return kind if amount_usd >= 0 or kind in (ChargeKind.TAX, ChargeKind.ROUNDING) else ChargeKind.CREDIT
 
@@ -59,7 +59,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class LineFilter:
-    """Selects a bill's lines about one run: lines with the run's tag, and lines of the run's instances."""
+    """Selects the lines of a bill that belong to one run: those with the run's tag, and those of its instances."""
 
     run_uid: str
     instance_ids: Collection[str]
@@ -73,9 +73,9 @@ class Statement:
     """
     The charges for one run in a bill's files.
 
-    `rule` is the cloud's published billing rule. `since` and `until` are the first and the last moment for which the
-    files list instance hours of any run in the account; both are None if they list none. `spot_only` is True if files
-    of this kind never list on-demand instances.
+    `rule` is the cloud's published billing rule. The files list instance hours (of any run in the account) from
+    `since` to `until`; both are None if the files list none. `spot_only` is True if files of this kind never list
+    on-demand instances.
     """
 
     paths: tuple[str, ...]

@@ -1,9 +1,9 @@
 """
 Reads the rows of a bill's file one after another. The file may be CSV, tab-separated, JSON (an array, or one object per
-line) or Parquet; all but Parquet may be gzipped. Only a JSON array is read into memory as a whole.
+line) or Parquet; all but Parquet may be gzipped. Only a JSON array is read into memory all at once.
 
-Column names are written differently in different exports and their generations (`lineItem/UsageType`,
-`line_item_usage_type`, `service.description`). All are converted to the form `line_item_usage_type`.
+Different exports write column names differently (`lineItem/UsageType`, `line_item_usage_type`, `service.description`).
+All are converted to the form `line_item_usage_type`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BillRow:
 
     @property
     def content(self) -> str:
-        """All columns of the row as one text, without its file and line number."""
+        """The names and values of all columns as one string, without the row's file and line number."""
         return repr(sorted(self._columns.items()))
 
     def require(self, columns: Sequence[str], report: str) -> None:
@@ -53,8 +53,8 @@ class BillRow:
         Check that the row has `columns`. `report` names the kind of file that was expected.
 
         Raises:
-            SpecInvalid: some columns are missing. If more than half are, the message says that the file is not a
-                `report`.
+            SpecInvalid: some columns are missing. If more than half are missing, the message says that the file is not
+                a `report`.
         """
         missing = [each for each in columns if each not in self._columns]
         if 2 * len(missing) > len(columns):
@@ -80,7 +80,7 @@ class BillRow:
         return "" if value is None else str(value)
 
     def amount(self, column: str, unit: str = "") -> Decimal:
-        """Return a column's number exactly as in the file, without a `unit` that may follow it there."""
+        """Return the number in a column, exactly as it is in the file. The file may add `unit`, which is left out."""
         text = self.text(column).removesuffix(unit).strip()
         try:
             number = Decimal(text)
@@ -101,7 +101,7 @@ class BillRow:
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def structure(self, column: str) -> Any:
-        """Return a column's list or map, which is JSON text in a CSV file; None if the column is absent or empty."""
+        """Return the list or map in a column (in a CSV file, JSON text); None if the column is absent or empty."""
         value = self._columns.get(column)
         if not isinstance(value, str):
             return value
@@ -115,8 +115,8 @@ class BillRow:
 
 class DuplicateLines:
     """
-    Refuses a line that occurs in two files of a bill, because it would be counted twice. For example, each line occurs
-    several times if AWS keeps all versions of a month's report.
+    Refuses a line that occurs in two files of a bill, because it would be counted twice. This happens, for example, if
+    AWS keeps all versions of a month's report: each version repeats the lines of the one before.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class DuplicateLines:
 
     def check(self, row: BillRow) -> None:
         """
-        Refuse the line if another file already had the same line.
+        Refuse a line that has already occurred in another file.
 
         Raises:
             SpecInvalid: the message names both files.
@@ -148,7 +148,7 @@ def files_of(patterns: Iterable[str]) -> list[Path]:
         named = [pattern] if Path(pattern).exists() else sorted(glob(pattern, recursive=True))
         paths = [Path(name) for name in named if not Path(name).is_dir()]
         if not paths:
-            raise SpecInvalid(f"cannot read {shown(pattern)}: there is no such file", hint=NAME_IT)
+            raise SpecInvalid(f"cannot read {shown(pattern)}: no such file", hint=NAME_IT)
         found.update({path.resolve(): path for path in paths})
     return list(found.values())
 
@@ -160,7 +160,7 @@ def column_name(name: str) -> str:
 
 def read_rows(path: Path) -> Iterator[BillRow]:
     """
-    Return the rows of a CSV, JSON or Parquet file. The file's first bytes show its format.
+    Return the rows of a CSV, JSON or Parquet file. The format is recognized by the file's first bytes.
 
     Raises:
         SpecInvalid: the file cannot be read, or a row is damaged; the message names the file and the line.
@@ -187,7 +187,7 @@ def read_report(path: Path, columns: Sequence[str], report: str) -> Iterator[Bil
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file (gzipped or not) that are not blank, each with its line number."""
+    """Yield the non-blank lines of a text file (gzipped or not), each with its line number."""
     with _opened(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -208,7 +208,7 @@ def _first_bytes(path: Path) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """Open a text file (gzipped or not). If opening it, or reading it in the `with` block, fails, raise SpecInvalid."""
+    """Open a text file (gzipped or not). Raise SpecInvalid if opening it fails, or reading it in the `with` block."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP
@@ -257,7 +257,7 @@ def _objects(path: Path, texts: Iterable[tuple[int, str]]) -> Iterator[BillRow]:
         try:
             found = json.loads(text, parse_float=Decimal)
         except ValueError as error:
-            raise SpecInvalid(f"{path}:{line}: is not JSON: {error}", hint=EXPORT_ANEW) from error
+            raise SpecInvalid(f"{path}:{line}: not JSON: {error}", hint=EXPORT_ANEW) from error
         whole = isinstance(found, list)
         for index, one in enumerate(found if whole else [found], 1):
             if not isinstance(one, dict):

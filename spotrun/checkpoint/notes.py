@@ -1,6 +1,6 @@
 """
-Converts any object, such as a training's arguments, to plain values that people can read. A resume does not use these
-values.
+Converts any object, such as the arguments of a training, to plain values for people to read. A resume does not use
+these values.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MODULES = ("torch", "numpy")
 def plain(value: Any, depth: int = 0) -> Any:
     """
     Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists. Replace a class or function
-    with its name. Return any other value unchanged, even if an image cannot hold it: the code that writes the image
-    replaces values that it cannot hold with `note(value)`.
+    with its name. Return any other value unchanged. If an image cannot hold it, the code that writes the image replaces
+    it with `note(value)`.
     """
     if depth > DEPTH_MAX:
         return note(value)
@@ -46,8 +46,8 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def _item(holder: Any, key: Any) -> Any:
     """
-    Return the item `key` of `holder`. If reading it raises an error, return the error's name. (Some configuration
-    objects list keys that have no value.)
+    Return the item `key` of `holder`. If reading it raises an error, return the error's name: some configuration
+    objects list keys that have no value.
     """
     try:
         return holder[key]

@@ -21,7 +21,7 @@ def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_F
 
     Raises:
         CheckpointDamaged: the list is missing, or differs from its digest in the ledger.
-        StoreUnavailable: the store did not answer within the time for retries.
+        StoreUnavailable: the store did not answer within `retry_for_s` seconds.
     """
     return listing_at(store, outputs.event.key, outputs.event.blake3, retry_for_s)
 
@@ -29,7 +29,7 @@ def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_F
 def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listing:
     data = bytearray()
     if not key.startswith(FOLDER):
-        raise CheckpointDamaged(f"{key} cannot be a list of files, because its name does not begin with {FOLDER}")
+        raise CheckpointDamaged(f"the ledger names {key} as a list of files, but such names begin with {FOLDER}")
 
     def take(at: int, piece: memoryview) -> None:
         data[at:] = piece
@@ -46,8 +46,8 @@ def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listi
 
 def verify_files(store: Store, commit: Commit) -> None:
     """
-    Read all files of a checkpoint and compare them with their digests, one piece in memory at a time. Raises the same
-    errors as `read_listing`.
+    Read all files of a checkpoint, one piece at a time, and compare each piece with its digest. Raises the same errors
+    as `read_listing`.
     """
     if commit.outputs is None:
         return
@@ -56,14 +56,14 @@ def verify_files(store: Store, commit: Commit) -> None:
         read_verified(store, key, piece.blake3, piece.size_bytes, lambda at, data: None, RETRY_FOR_S)
 
 
-# -- stored files that can be deleted -------------------------------------------------------------------------------
+# -- which stored files can be deleted ------------------------------------------------------------------------------
 
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    Return the lists of files that are still needed: the newest list, and the list of each kept checkpoint. That is the
-    list stored with the checkpoint or, if there is none, the last list stored before the next checkpoint. Checkpoints
-    in `retiring` are about to be retired, and do not count as kept.
+    Return the lists of files that are still needed: the newest list, and the list of each kept checkpoint. If no list
+    was stored with a checkpoint, its list is the last one stored before the next checkpoint. Checkpoints in `retiring`
+    are about to be retired, and do not count as kept.
 
     All other lists can be deleted, because later entries of the ledger never name them.
     """
@@ -82,8 +82,7 @@ def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Coll
     Return the keys whose objects can be deleted, because no list that `kept` returns names them. All `keys` must be
     below `outputs/`.
 
-    Return no keys if the run has not ended, or if one of the kept lists cannot be read, because it is then unknown
-    which objects that list names.
+    Return no keys if the run has not ended, or if a kept list cannot be read, because it may name any object.
     """
     if state.terminal is None or not keys:
         return []

@@ -6,7 +6,7 @@ from spotrun.checkpoint.tree import Json
 
 
 def moved(node: Json, old: str, new: str) -> Json:
-    """Return an image's tree. In each path that is the folder `old` or below it, `new` takes the place of `old`."""
+    """Return the state with `new` in place of `old` in each path that is the folder `old` or is below it."""
     if isinstance(node, str):
         return new + node[len(old) :] if node == old or node.startswith(old + "/") else node
     if isinstance(node, list):

@@ -1,4 +1,4 @@
-"""Reads and sets the attributes of a Python object, whether they are in its `__dict__` or in its slots."""
+"""Reads and sets the attributes of a Python object, both those in its `__dict__` and those in its slots."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Json = Any
 
 class Unsavable(Exception):
     """
-    Raised for a value that an image cannot hold. Its text names the value's path in the state, such as
+    Raised for a value that an image cannot hold. The message names the value's path in the state, such as
     `callbacks.MyCallback.handle`.
     """
 
@@ -54,11 +54,11 @@ DecodeOther = Callable[[str, Json], Any]
 
 def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     """
-    Return `value` as JSON. An object of a subclass of a plain type such as dict is encoded as the plain type, except
-    enum members and named tuples, which keep their class.
+    Return `value` as JSON. An instance of a subclass of a plain type, such as dict, is encoded as the plain type. Only
+    enum members and named tuples keep their class.
 
     Raises:
-        Unsavable: an image cannot hold a value; the error names the first such value.
+        Unsavable: `value` contains something that an image cannot hold. The error names the first such part.
     """
     kind = type(value)
     if kind in _AS_IT_IS:
@@ -105,8 +105,8 @@ def _encode_rarer(value: Any, encode_other: EncodeOther, path: Path) -> Json:
     if type(value).__module__.partition(".")[0] in ("torch", "numpy"):  # torch.Size is a tuple
         return encode_other(value, path)
     if isinstance(value, list | tuple | AbstractSet):
-        # A set is encoded in its iteration order. A resume fills a new set in this order, and usually the new set then
-        # has the same iteration order.
+        # A set is encoded in its iteration order. A resume adds the items in this order, so the new set usually has
+        # the same iteration order.
         encoded = [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(value)]
         return encoded if isinstance(value, list) else {_sequence_kind(value): encoded}
     return encode_other(value, path)
@@ -135,7 +135,7 @@ def _encode_mapping(value: Mapping[Any, Any], encode_other: EncodeOther, path: P
 
 def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
     """
-    Return the state that `encode_tree` wrote.
+    Decode a state from the JSON that `encode_tree` returned.
 
     Raises:
         CheckpointDamaged: `node` is malformed.
@@ -147,7 +147,7 @@ def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
     if type(node) is list:
         return [decode_tree(item, decode_other, depth + 1) for item in node]
     if type(node) is not dict or len(node) != 1:
-        raise CheckpointDamaged("the checkpoint's state holds a value of an unknown kind")
+        raise CheckpointDamaged("the checkpoint's state contains a value of an unknown kind")
     [(kind, content)] = node.items()
     try:
         if kind in MAPPINGS:
@@ -160,7 +160,7 @@ def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
             parts = [decode_tree(part, decode_other, depth + 1) for part in _listed(content)]
             return plain_kinds.BY_NAME[kind].make(*parts)
     except (TypeError, ValueError, ArithmeticError, LookupError, binascii.Error) as error:
-        raise CheckpointDamaged(f"the checkpoint's state holds a value of kind {kind!r} that is malformed") from error
+        raise CheckpointDamaged(f"the checkpoint's state contains a malformed value of kind {kind!r}") from error
     return decode_other(kind, content)
 
 
@@ -205,7 +205,7 @@ _SCALARS: dict[str, Callable[[Json], Any]] = {
 
 
 def tensors_in(node: Json) -> Iterator[int]:
-    """Yield the numbers of the tensors in `node`, in the order of the image."""
+    """Yield the numbers of the tensors in `node`, in the order in which they occur."""
     if type(node) is list:
         for item in node:
             yield from tensors_in(item)

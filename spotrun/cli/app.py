@@ -53,7 +53,7 @@ VERBS = {
     ),
     "validate": ListedVerb("Check a job file. Show the line of each mistake, and how to fix it.", "train.yaml"),
     "status": ListedVerb("List all runs, newest first.", "--watch"),
-    "logs": ListedVerb("Show the output of the training, in the order of its attempts.", "resnet50 --follow"),
+    "logs": ListedVerb("Print the output of the training, attempt by attempt.", "resnet50 --follow"),
     "ssh": ListedVerb("Open a shell on the instance where a run trains.", "resnet50"),
     "events": ListedVerb("List everything that happened to a run, in order.", "resnet50"),
     "why": ListedVerb("Explain each decision of a run in one sentence, and say what comes next.", "resnet50"),
@@ -72,15 +72,15 @@ VERBS = {
         "Compare a run's recorded cost with the cloud's bill.",
         "resnet50 --cur 'cur/2026-11/*.csv.gz'",
     ),
-    "stop": ListedVerb("Save a last checkpoint of a run, then end the run.", "resnet50"),
-    "down": ListedVerb("End a run and its instances now, without a last checkpoint.", "resnet50"),
-    "resume": ListedVerb("Continue a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
+    "stop": ListedVerb("Commit a last checkpoint, then end a run.", "resnet50"),
+    "down": ListedVerb("End a run and its instances now, without a final checkpoint.", "resnet50"),
+    "resume": ListedVerb("Carry on a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
     "tick": ListedVerb("Do one round of a runner's work for a run, then return.", "resnet50"),
     "night": ListedVerb("Train a job every night, controlled by a function in the cloud."),
     "reap": ListedVerb("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),
     "doctor": ListedVerb("Check that this machine and the store have what a run needs.", "aws train.yaml"),
     "chaos": ListedVerb(
-        "Interrupt the instance that a run trains on, as a cloud interrupts spot instances.", "resnet50 --notice 30s"
+        "Interrupt the instance that a run trains on, as a cloud interrupts a spot instance.", "resnet50 --notice 30s"
     ),
     "verify-resume": ListedVerb(
         "Check that a resumed training ends with the same bits as an undisturbed one.", "train.py -- --epochs 2"

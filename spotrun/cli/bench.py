@@ -30,7 +30,7 @@ TypesOption = Annotated[
     typer.Option(
         "--types",
         metavar="TYPE,...",
-        help="Measure on these types: accelerators like T4:1, or instance types. Can be repeated.",
+        help="Types to measure: accelerators like T4:1, or instance types. Repeatable.",
         show_default="the types of the job",
     ),
 ]
@@ -53,7 +53,7 @@ StepsOption = Annotated[
         metavar="N",
         min=6,
         max=100_000,
-        help="Measure this many steps of each training. Its first steps do not count.",
+        help="Steps to measure in each trial, after its warm-up steps.",
     ),
 ]
 BudgetOption = Annotated[
@@ -73,7 +73,7 @@ MaxParallelOption = Annotated[
 TrialTimeoutOption = Annotated[
     str,
     typer.Option(
-        "--trial-timeout", metavar="DURATION", help="End a trial that takes longer than this, its start included."
+        "--trial-timeout", metavar="DURATION", help="End a trial that takes longer than this, including its start."
     ),
 ]
 SamplesOption = Annotated[
@@ -82,15 +82,13 @@ SamplesOption = Annotated[
         "--samples",
         metavar="N",
         min=1,
-        help="The total number of samples that the job trains on.",
+        help="Total number of samples that the job trains on.",
         show_default="the number that the training reports",
     ),
 ]
 AgainstOption = Annotated[
     str | None,
-    typer.Option(
-        "--against", metavar="TYPE", help="Compare each type with this one: show its time and cost as multiples."
-    ),
+    typer.Option("--against", metavar="TYPE", help="Show each type's time and cost as multiples of this type's."),
 ]
 BatchArgOption = Annotated[
     str | None,
@@ -137,10 +135,10 @@ def bench(
     """
     Measure how many samples per second and per dollar a job trains on several instance types.
 
-    Rents instances of all types at the same time, each for a few minutes, and ends all of them. If the job trains on
+    Rents instances of all types at the same time, each for a few minutes, and then ends them. If the job trains on
     this machine, the trials run one after another.
 
-    The first steps of each trial do not count. Later runs of the same job use the measured speeds.
+    The first steps of each trial are not measured. Later runs of the same job use the measured speeds.
     """
     from spotrun.bench import report
     from spotrun.bench.attending import wanted
@@ -177,6 +175,8 @@ def _measure_and_show(
     asked: BenchPlan, steps: int, max_parallel: int | None, samples: float | None, html: Path | None, *, as_json: bool
 ) -> None:
     """
+    Measure the trials, then show the results. If an error ends the measurement early, show the results so far.
+
     Raises:
         SpotrunError: nothing was measured.
     """
@@ -197,7 +197,7 @@ def _measure_and_show(
 
 
 def _measure(asked: BenchPlan, steps: int, max_parallel: int | None, rows: list[BenchRow]) -> None:
-    """Run the trials. Show each trial's result as soon as it is measured, and insert it into `rows` in trial order."""
+    """Run the trials. Show each result as soon as it is known, and insert it into `rows`, which stay in trial order."""
     from spotrun.bench import report
     from spotrun.bench.attending import measuring
 

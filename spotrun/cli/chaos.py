@@ -18,14 +18,17 @@ def chaos(
     notice: Annotated[
         str | None,
         typer.Option(
-            "--notice", metavar="DURATION", help="Time between the warning and the loss.", show_default="120s"
+            "--notice",
+            metavar="DURATION",
+            help="Time from the notice to the loss of the instance.",
+            show_default="120s",
         ),
     ] = None,
-    no_notice: Annotated[bool, typer.Option("--no-notice", help="Give no warning.")] = False,
+    no_notice: Annotated[bool, typer.Option("--no-notice", help="Give no notice.")] = False,
     member: MemberOption = None,
 ) -> None:
     """
-    Interrupt the instance that a run trains on, as a cloud interrupts spot instances.
+    Interrupt the instance that a run trains on, as a cloud interrupts a spot instance.
 
     Works only on the local cloud. For a run on several nodes, this interrupts the instance of rank 0, or the one that
     --member names.

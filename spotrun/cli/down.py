@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
     """
-    End a run and its instances now, without a last checkpoint.
+    End a run and its instances now, without a final checkpoint.
 
     If RUN is the name of a sweep, end all of its runs.
     """
@@ -44,7 +44,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
 
 
 def _end_sweep(sweep: NamedSweep, yes: bool) -> None:
-    """End the runs of a sweep one by one. Before that, stop all of them, to keep them from launching instances."""
+    """Stop all runs of a sweep, so that none launches another instance. Then end them one by one."""
     from spotrun.runs.asking import confirm
     from spotrun.runs.interrupts import told
     from spotrun.runs.termination import take_down

@@ -40,7 +40,7 @@ NightlyOption = Annotated[
     bool,
     typer.Option(
         "--nightly",
-        help="For cron: carry on last night's run if it is unfinished, else begin a new run. Asks no questions.",
+        help="For cron: continue last night's run if it is unfinished, else start a new run. Never prompts.",
     ),
 ]
 StartOption = Annotated[

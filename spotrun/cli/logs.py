@@ -36,7 +36,7 @@ def logs(
     member: MemberOption = None,
 ) -> None:
     """
-    Show the output of the training, in the order of its attempts.
+    Print the output of the training, attempt by attempt.
 
     For a run on several nodes, this is the output of rank 0, or of the instance that --member names.
 
@@ -68,7 +68,7 @@ def logs(
 
 
 def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName | None:
-    """Return the member whose log is to be printed; None if those of all members are."""
+    """Return the member whose log to print, or None to print the logs of all members."""
     if attempt is None and member is None:
         return None
     state, _ = run.read_whole_part()
@@ -76,7 +76,7 @@ def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName |
 
 
 def _lead_of(run: OpenRun, state: RunState, attempt: int) -> MemberName:
-    """Return the member that had rank 0 in attempt `attempt` of the run, counted from 1."""
+    """Return the member that had rank 0 in the run's attempt number `attempt`. Attempts count from 1."""
     found = {ordinal: number for number, ordinal in state.ordinals().items()}
     if attempt not in found:
         known = f"a number from 1 to {len(found)}" if len(found) > 1 else "--attempt 1, its only one" if found else None
@@ -92,7 +92,7 @@ class _Output:
     """Prints the chunks of a run's logs as they arrive, instance by instance, each below a title."""
 
     def __init__(self, store: Store, only: MemberName | None = None) -> None:
-        """Print the log of member `only`, or, if that is None, of all members that `_shows` selects."""
+        """Print the log of member `only`. If that is None, print the logs of all members that `_shows` selects."""
         self.told: set[str] = set()
         self._only = only
         self._store = store
@@ -102,8 +102,8 @@ class _Output:
 
     def print_new(self, state: RunState | None) -> None:
         """
-        Print the parts of the log that were not printed before. Their titles name the attempt and the offering, which
-        come from the run's `state`. If `state` is None because the ledger is damaged, titles name only the launch.
+        Print the chunks that have not been printed yet. The title of an instance names its attempt and its offering,
+        as they are in `state`. If `state` is None, because the ledger is damaged, the title names only the launch.
         """
         keys = (key for key in _keys(self._store, self._prefix) if _CHUNK.fullmatch(key))
         new = (key for key in keys if key not in self.told and self._shows(state, _order(key)[0]))
@@ -117,8 +117,8 @@ class _Output:
 
     def _shows(self, state: RunState | None, name: MemberName) -> bool:
         """
-        Return True if the log of member `name` is shown. For a gang, only the logs of members that had rank 0 are
-        shown, because the trainers of the other members print the same, or nothing.
+        Return True if the log of member `name` should be shown. In a gang, only members that had rank 0 are shown,
+        because the trainers of the others print the same, or nothing.
         """
         if self._only is not None or state is None or not state.of_gangs:
             return True
@@ -127,7 +127,7 @@ class _Output:
         return any(attempt.names[0] == name for attempt in state.attempts.values())
 
     def _print_title(self, title: str) -> None:
-        """Print the title, unless it was the last title printed. `tail -f` with several files does the same."""
+        """Print the title, unless it is the same as the last one. `tail -f` on several files does the same."""
         if title != self._title:
             sys.stdout.write(("\n" if self._in_line else "") + f"==> {title} <==\n")
             self._title = title
@@ -135,8 +135,8 @@ class _Output:
 
 def _title(state: RunState | None, name: MemberName) -> str:
     """
-    Return a title like `attempt 2: spot in local-a (sim-v100)`. An instance without an attempt has a title too: it may
-    print output before it begins an attempt, or without ever beginning one.
+    Return a title like `attempt 2: spot in local-a (sim-v100)`. An instance without an attempt has a title too, such as
+    `no attempt yet: spot in local-a (sim-v100)`, because its agent may already write a log.
     """
     from spotrun.report.tables import plain
     from spotrun.report.why import offering_text
@@ -155,8 +155,8 @@ def _title(state: RunState | None, name: MemberName) -> str:
 
 def _print_consoles(run: OpenRun, only: MemberName | None) -> None:
     """
-    Print the console output of all instances, or only of member `only`. It shows what an instance did before its agent
-    ran. If no agent ever ran, there is no other log.
+    Print the console output of the run's instances, or of only one member. The console is the only log of an instance
+    whose agent never started.
     """
     from spotrun.report.describe import printable
 

@@ -42,7 +42,7 @@ def prune(
     runs, unreadable = look_in(store or DEFAULT_STORE)
     named = [run for run in runs if name in (None, run.created.name, run.id)]
     if name is not None and not named:
-        raise RunNotFound(f"{store or DEFAULT_STORE} has no run called {name}", hint="see `spotrun status`")
+        raise RunNotFound(f"{store or DEFAULT_STORE} has no run called {name}", hint="`spotrun status` lists the runs")
     kept = [f"{each.name}: {each.error.message}" for each in unreadable if name is None]
     found = []
     for run in sorted(named, key=lambda run: run.created.clock_epoch):

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 class StoredRuns(NamedTuple):
     """
-    The runs of a store. `runs` maps the uid of each readable run to the run. A folder that cannot be read may also be
-    the folder of a run, whose uid is then unknown. So `unreadable` contains every word of such folders that could be a
-    uid. An instance whose tag has one of these words as its run's uid counts as an instance of a run in this store.
+    The runs of a store. `runs` maps the uid of each readable run to the run. If a folder cannot be read, the uid of its
+    run is not certain. So `unreadable` contains all words by which a user may name such a run, one of which should be
+    its uid. If an instance's tag names one of these words as its run's uid, its run counts as a run of this store.
     """
 
     runs: dict[str, OpenRun]
@@ -76,8 +76,8 @@ def reap(
     If an instance's run is not in the store, the instance is only listed, because the run may be in another store. If
     the run's folder is lost or damaged, end its instances with --run.
 
-    Also removes what ended runs leave in a cloud: roles on AWS, service accounts and disks on Google Cloud, and what an
-    interrupted `spotrun doctor` has left. If a region does not answer, the other regions are still searched.
+    Also removes leftovers of ended runs (roles on AWS, service accounts and disks on Google Cloud) and of interrupted
+    `spotrun doctor` calls. If a region does not answer, the other regions are still searched.
     """
     from spotrun.address import DEFAULT_STORE
     from spotrun.clouds.registry import cloud_named
@@ -101,7 +101,7 @@ def reap(
 
 
 def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
-    """Return all listed instances, and the error of the first region that did not answer (None if all answered)."""
+    """Return all listed instances, and the error of the first region that did not answer; None if all did."""
     unseen = None
     try:
         found = driver.instances()
@@ -124,19 +124,21 @@ def _end_lost(
     found: Iterable[Instance], driver: CloudDriver, guards: Guards, known: StoredRuns, run_uid: str, yes: bool
 ) -> None:
     """
+    End the instances of a run that is not in the store or cannot be read.
+
     Raises:
-        SpecInvalid: the run is not lost: it is in the store and can be read.
+        SpecInvalid: the run is in the store and can be read, so `spotrun down` can end it.
         RunNotFound: the cloud lists no instance of the run, or only ended ones.
     """
     if run_uid in known.runs:
         raise SpecInvalid(
-            f"--run is for lost runs, and the run {run_uid} is in the store",
+            f"--run is only for lost runs, but the run {run_uid} is in the store",
             hint=f"end it with `spotrun down {run_uid}`",
         )
     living = [each for each in found if each.alive and each.run_uid == run_uid]
     if not living:
         raise RunNotFound(
-            f"the cloud lists no running instance of a run {run_uid!r}",
+            f"the cloud lists no running instance of run {run_uid!r}",
             hint="`spotrun reap` shows all listed instances",
         )
     _end(living, driver, guards, yes)
@@ -153,8 +155,8 @@ def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bo
 
 def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
     """
-    Print the instances that have not ended and whose runs cannot be read in this store. Such a run may be damaged or in
-    another store, or its folder may have been moved or deleted.
+    Print two lists of instances that have not ended: those of damaged runs in this store, and those of runs that are
+    not in it. The folder of such a run may be in another store, or deleted.
     """
     others = [each for each in found if each.alive]
     unread = [each for each in others if each.run_uid not in runs().runs and runs().has(each.run_uid)]
@@ -222,7 +224,7 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     return state.launches[name.launch].closed is None and member.condemned is None and member.released is None
 
 
-# -- disks that instances have left ------------------------------------------------------------------------------------
+# -- disks that instances left behind ----------------------------------------------------------------------------------
 
 
 def _remove_leftovers(leftovers: Leftovers, runs: Runs, yes: bool) -> None:
@@ -252,8 +254,8 @@ def _is_of_the_past(run: OpenRun | None, leftover: Leftover) -> bool:
 
 def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
     """
-    Remove the cloud identities (IAM roles or service accounts) of runs that have ended, and those that an interrupted
-    `spotrun doctor` has left behind.
+    Remove the cloud identities (IAM roles or service accounts) of runs that have ended, and those that interrupted
+    calls of `spotrun doctor` left behind.
     """
     from spotrun.clock import system_clock
     from spotrun.clouds.identities import is_left_trial
@@ -297,8 +299,8 @@ def _identified(identities: Identities) -> list[str]:
 
 def _is_over(run: OpenRun, what: str) -> bool:
     """
-    Return True if the run and all its instances, in all its regions, have ended. `what` describes a resource of the
-    run, which the caller then removes.
+    Return True if the run and all its instances, in all its regions, have ended. The caller then removes a resource of
+    the run, which `what` describes in messages.
 
     If the run cannot be read, or is still being created, return False, because it may still need the resource.
     """

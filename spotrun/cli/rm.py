@@ -22,8 +22,8 @@ def rm(
     """
     Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.
 
-    Also deletes the disks that the runs' instances left on this machine, and lists the resources that the runs leave in
-    their clouds. A run that has not ended, or may still have an instance, is not deleted.
+    Also deletes the disks that the runs' instances left on this machine, and lists the resources that remain in the
+    runs' clouds. A run that has not ended, or may still have an instance, is not deleted.
     """
     from spotrun.runs.open_run import open_run
     from spotrun.runs.removing import removable, remove_all

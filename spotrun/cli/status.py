@@ -47,7 +47,7 @@ def status(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="List only runs whose name or id begins with this, or the runs of the sweep of this name.",
+            help="List only runs whose name or id begins with NAME. If NAME is a sweep, list its runs.",
             autocompletion=run_names,
         ),
     ] = None,
@@ -75,7 +75,7 @@ def status(
     damaged = [_unreadable_row(each) for each in unreadable if each.name.startswith(name or "")]
     if name is not None and not named and not damaged and sweep is None:
         message = f"no run's name or id begins with {name!r} in {store or DEFAULT_STORE}"
-        raise RunNotFound(message, hint="see `spotrun status`, or use --store to name another store")
+        raise RunNotFound(message, hint="`spotrun status` lists the runs; --store names another store")
     newest_first = sorted(named, key=lambda run: run.created.clock_epoch, reverse=True)
     if still_open:
         newest_first = [run for run, row in zip(newest_first, _rows(newest_first), strict=True) if _is_open(row)]
@@ -98,7 +98,7 @@ def status(
 
 
 def _named(runs: list[OpenRun], name: str | None) -> list[OpenRun]:
-    """Return the runs with exactly this name or id or, if there are none, those whose name or id begins with it."""
+    """Return the runs whose name or id is `name`. If there are none, return those whose name or id begins with it."""
     exactly = [run for run in runs if name in (None, run.id, run.created.name, run.created.uid)]
     return exactly or [run for run in runs if name and name in (run.id[: len(name)], run.created.uid[: len(name)])]
 
@@ -122,8 +122,8 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
     """
-    Raise an error, for the command's exit code, if one of the listed runs has a damaged ledger, or if its folder is a
-    copy of another run's folder.
+    Raise an error if the ledger of a listed run is damaged, or if a listed folder is a copy of another run's folder.
+    The error gives the command its exit code.
     """
     from spotrun.units import count_of
 
@@ -161,8 +161,8 @@ def _row(run: OpenRun) -> dict[str, Any]:
 
 def _facts(run: OpenRun) -> dict[str, Any]:
     """
-    Return a run's values for the list. Reading a ledger is slow, so for an ended run the values come from its final
-    status, if a runner has written one.
+    Return the facts that the list shows about a run. If the run has ended and a runner has written its final status,
+    take them from there, because reading a ledger is slow.
     """
     from spotrun.folder.final_status import final_status, read_final_status
     from spotrun.store.retrying import persist
@@ -258,9 +258,7 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 
 def _blind(run: OpenRun) -> Blindness | None:
-    """
-    Say since when and why the cloud has not answered the run's runner. Return None if the cloud answers.
-    """
+    """Return the time at which the cloud stopped answering the run's runner, and the reason; None if it answers."""
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 
     status = read_status(run.store, RUNNER_KEY, RunnerStatus)

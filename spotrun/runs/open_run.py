@@ -386,7 +386,7 @@ def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
         hint = "start one with `spotrun launch JOB.yaml`, or use --store to name another store"
         return RunNotFound(f"no run {reference!r}: there are no runs in {folder}", hint=hint)
     near = get_close_matches(reference, sorted({word for run in runs for word in (run.created.name, run.id)}), 3)
-    hint = "see `spotrun status`, or use --store to name another store"
+    hint = "`spotrun status` lists the runs; --store names another store"
     return RunNotFound(f"no run {reference!r} in {folder}", hint=f"did you mean {' or '.join(near)}?" if near else hint)
 
 

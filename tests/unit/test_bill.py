@@ -130,7 +130,7 @@ def test_two_versions_of_a_report_are_not_added_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", ["no/such.csv", "*.parquet", "."])
 def test_a_pattern_that_names_no_file_is_refused(pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpotrunError, match="there is no such file"):
+    with pytest.raises(SpotrunError, match="no such file"):
         files_of([pattern])
 
 
@@ -421,7 +421,7 @@ def test_damaged_file_is_reported_by_name_line_and_fault(tmp_path: Path) -> None
 
     good = billing_export(billed(stormy()))
     export.write_text(json.dumps(good[0]) + "\n{oops\n")
-    assert damaged(export).startswith("gcp.json:2: is not JSON")
+    assert damaged(export).startswith("gcp.json:2: not JSON")
     write_json_lines(export, [good[0], {**good[1], "credits": [{"name": "x"}]}])
     assert damaged(export) == "gcp.json:2: has a credit without an amount"
 

@@ -165,7 +165,7 @@ def test_the_beginning_of_a_name_or_an_id_is_enough_if_it_fits_nothing_else(runs
         assert f"{several!r} is ambiguous: it may mean {listed}\n  try: type more" in said.err
     assert "did you mean resnet50?" in spotrun("logs", "resnet5o").err
     assert "did you mean mine-7ee0000000" in spotrun("logs", "mine-7fe0000000").err
-    assert "try: see `spotrun status`" in spotrun("why", "zzz").err
+    assert "try: `spotrun status` lists the runs" in spotrun("why", "zzz").err
     assert spotrun("report", "").code == 3
 
 

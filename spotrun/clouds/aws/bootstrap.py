@@ -1,4 +1,4 @@
-"""The user-data of an EC2 instance. spotrun.clouds.startup describes it."""
+"""Makes the user-data of an EC2 instance, as spotrun.clouds.startup describes."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     The regions to rent in, and the machine image, disk, network and role of each instance.
 
-    `instance_types` limits the offerings. If it is empty, every x86_64 type is offered, and EC2 lists them on a dozen
-    pages. The security group is found by name; instances use the subnets of its network. `image_id` takes precedence
-    over `image_parameter`. `launch_template` names a template that applies to each launch. `instance_profile` names a
-    profile that all runs share; without it, each run has its own.
+    Only the types in `instance_types` are offered. If it is empty, every x86_64 type is offered. The security group is
+    found by name, and instances use the subnets of its network. If both images are given, `image_id` is used, and
+    `image_parameter` is not. `launch_template` names a template that applies to each launch. All runs share the profile
+    `instance_profile`; if it is None, each run has its own.
     """
 
     regions: tuple[str, ...]
@@ -41,7 +41,7 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_small_letters(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in lower case, because EC2 writes all names of regions and types in lower case."""
+    """Return the names in lower case, as EC2 writes the names of regions and types."""
     return tuple(name.lower() for name in names)
 
 

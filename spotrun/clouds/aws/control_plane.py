@@ -1,11 +1,11 @@
 """
-Computes the cost of a night without its instances: of the Lambda function that runs the night, its log, and its
+Computes what a night costs in addition to its instances: the Lambda function that runs the night, its log, and its
 requests to the store.
 
 The prices come from a dated table, control_plane.json. The numbers of calls and requests were counted in a rehearsal of
 a night. Lambda is charged at its list price, although most accounts stay within its free tier.
 
-Free of charge are the first 14 million calls that EventBridge Scheduler makes in a month, EC2's events on the account's
+These are free: the first 14 million calls that EventBridge Scheduler makes in a month, EC2's events on the account's
 own event bus, and requests to the APIs of EC2, IAM and EventBridge Scheduler.
 """
 
@@ -51,8 +51,8 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 def usd_of(calls: Calls) -> Decimal:
     """
-    Return the cost of all calls of the function. Only for some of them is it known which requests they made. Each other
-    call is assumed to cost as much as the average of these.
+    Return the cost of all calls of the function. The requests of only some calls are known. Each other call is assumed
+    to cost the average of the known ones.
     """
     usd = prices().prices
     gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024

@@ -1,10 +1,10 @@
 """
 Checks an AWS account with the caller's own credentials, before any instance is billed.
 
-The checks read settings and try out calls. RunInstances and TerminateInstances are called only as dry runs, which
-launch and end nothing. The checks also create a role for a run that does not exist, and a guard for an instance that
-does not exist, and then remove both. Only one thing can stay: if the account does not have EC2's role for spot, the
-checks create it.
+The checks read settings and make trial calls. They call RunInstances and TerminateInstances only as dry runs, so they
+launch and end nothing. They create a role for a run that does not exist, and a guard for an instance that does not
+exist, and then remove both. If the account lacks EC2's service-linked role for spot instances, the checks create it,
+and it stays.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch
 
 class AwsDoctor:
     """
-    Checks one region of an account. `wanted` are the resources to rent, if they are known. For a job, `secrets` are its
-    secrets, keyed by their environment variables, and `repository` is the ECR repository of its container image.
+    Checks one region of an account. `wanted` describes the resources to rent. For a job, `secrets` are its secrets,
+    keyed by environment variable, and `repository` is the ECR repository of its container image.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class AwsDoctor:
 
     @property
     def _machine_time(self) -> datetime:
-        """The time on this machine's clock, which is the run's clock without the corrections by AWS's answers."""
+        """The time on this machine's clock. The run's clock differs from it, because AWS's answers correct it."""
         return self._clock.now() + self._clock.ahead
 
     # -- image, network and prices -------------------------------------------------------------------------------
@@ -165,9 +165,9 @@ class AwsDoctor:
 
     def _launches(self, *, rehearse: bool) -> Iterator[Finding]:
         """
-        Check with dry runs that a run can launch instances. Use the instance profile that the job names or, if it does
-        not name one, a role that is created for this check. Without `rehearse`, check only that the role can be
-        created.
+        Check with dry runs that a run can launch instances. Use the job's instance profile if it names one. Otherwise
+        create a role for this check, and remove it. If `rehearse` is False, make no dry runs: check only that the role
+        can be created.
         """
         if self._config.instance_profile is not None:
             if rehearse:
@@ -232,7 +232,7 @@ class AwsDoctor:
 
 
 def _ways_out(network: Network, region: str) -> Iterator[Finding]:
-    """Warn about each zone without a subnet that leads to the internet: instances there cannot install packages."""
+    """Warn about each zone in which no subnet leads to the internet: instances there cannot install packages."""
     if network.unrouted:
         hint = "allow ec2:DescribeRouteTables: deploy infra/aws/account.yaml again"
         yield unknown("way out", f"it is unknown which subnets lead to the internet: {network.unrouted}", hint)

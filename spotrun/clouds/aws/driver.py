@@ -156,7 +156,7 @@ class AwsDriver:
     def _region_of(self, offering: Offering) -> Region:
         if offering.region not in self._regions:
             raise CloudError(
-                f"{offering} is in none of the job's regions", hint="name its region under `resources` in the job"
+                f"{offering} is not in any of the job's regions", hint="name its region under `resources` in the job"
             )
         return self._regions[offering.region]
 

@@ -1,10 +1,10 @@
 """
-Finds the launch template that a job names. Some accounts require such a template, which adds monitoring, licences or
-options to each launch.
+Finds the launch template that a job names. Some accounts require one, to add monitoring, licences or options to each
+launch.
 
 Parameters that spotrun passes to RunInstances override those of the template:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. The template's other parameters take
-effect, so spotrun refuses a template that would break one of spotrun's promises.
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. The template's other parameters stay
+in effect, so spotrun refuses a template that would break one of spotrun's promises.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HINT = "choose a default version without this setting: aws ec2 modify-launch-te
 
 
 class LaunchTemplate(NamedTuple):
-    """A version of a launch template. It never changes."""
+    """A version of a launch template. EC2 never changes an existing version."""
 
     template_id: str
     version: str

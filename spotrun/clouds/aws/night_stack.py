@@ -2,8 +2,8 @@
 Creates, updates, describes and deletes the CloudFormation stack of a night, and uploads the code of its Lambda
 function. The function is the runner that begins the night's job at its time of day.
 
-If a user has deleted parts of the stack by hand, or has interrupted an earlier installation, what is left of the stack
-is deleted, and the stack is created again.
+A stack is incomplete if a user has deleted some of its resources by hand, or has interrupted its creation. Such a stack
+is deleted and created again.
 
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
 https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
@@ -38,8 +38,7 @@ RACES_MAX = 5
 SOUND = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 """
 States in which a stack can be updated. In a state that ends with _IN_PROGRESS, a stack is being changed, and this
-module waits for the change to end. In any other state a stack cannot be updated, so the stack is removed and made
-again.
+module waits for the change to end. In any other state a stack cannot be updated, so it is deleted and created again.
 """
 SCHEDULES = ("begin", "begin-again", TICK)
 _DELETED: Mapping[str, Any] = {"StackStatus": "DELETE_COMPLETE"}
@@ -50,8 +49,8 @@ _RIGHTS = "infra/aws/README.md, under Nights, lists the rights that installing a
 
 def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
     """
-    Call AWS with `Region.ask`. If AWS refuses the call because the user does not have a right, the hint of the
-    AccessDenied names this right.
+    Call AWS with `Region.ask`. If AWS refuses the call because the user lacks a right, the AccessDenied's hint names
+    this right.
     """
     with naming_the_right():
         return region.ask(action, call)
@@ -73,7 +72,7 @@ def parameters_of(stack: Mapping[str, Any]) -> dict[str, str]:
 
 
 class NightStack:
-    """The CloudFormation stack of the night `name`. It need not exist yet."""
+    """The CloudFormation stack of the night `name`. It may not exist yet."""
 
     def __init__(self, region: Region, name: str, clock: Clock) -> None:
         self._region, self._clock = region, clock
@@ -86,10 +85,10 @@ class NightStack:
     def deploy(self, parameters: Mapping[str, str], say: Callable[[str], None]) -> None:
         """
         Create or update the stack. CloudFormation does not restore resources that a user has deleted by hand, so an
-        incomplete stack is removed and made again.
+        incomplete stack is deleted and created again.
 
         Raises:
-            CloudError: the stack failed. The error gives the first reason, and is AccessDenied if a right is missing.
+            CloudError: the stack failed, for the reason in the message (AccessDenied if a right is missing).
             CloudUnavailable: CloudFormation has not finished the change in time.
         """
         stack = self.name
@@ -111,7 +110,7 @@ class NightStack:
             if self._create(asked) if found is None else self._update(asked):
                 return
         raise CloudUnavailable(
-            f"other processes keep changing the stack {stack}", hint="the console of CloudFormation shows its events"
+            f"other processes keep changing the stack {stack}", hint="the CloudFormation console shows its events"
         )
 
     def _create(self, asked: Mapping[str, Any]) -> bool:
@@ -140,11 +139,11 @@ class NightStack:
 
     def upload(self, code: bytes, sha256: str) -> None:
         """
-        Upload this code to the function, and compare the digest that Lambda then reports with `sha256` (in base64).
+        Upload `code` to the function, and check that Lambda then reports its digest, `sha256` (in base64).
 
         Raises:
             CloudError: Lambda reports another digest.
-            CloudUnavailable: Lambda is still processing the code.
+            CloudUnavailable: Lambda has not processed the code in time.
         """
         slow = Region(self._region.name, self._clock, SLOW)
         put = partial(slow.functions.update_function_code, FunctionName=self.name, ZipFile=code)
@@ -153,12 +152,12 @@ class NightStack:
         while (found := self.function() or {}).get("LastUpdateStatus") == "InProgress":
             if self._clock.monotonic() >= until_s:
                 raise CloudUnavailable(
-                    f"Lambda has not finished with the code of {self.name}", hint="Lambda's console shows its state"
+                    f"Lambda is still processing the code of {self.name}", hint="the Lambda console shows its state"
                 )
             self._clock.sleep(POLL_S)
         if found.get("CodeSha256") != sha256:
             what = f"the function {self.name} has other code than was uploaded (digest: {found.get('CodeSha256')})"
-            raise CloudError(what, hint="find out who else changes this function, then install the night again")
+            raise CloudError(what, hint="find out who else is changing this function, then install the night again")
 
     def function(self) -> Mapping[str, Any] | None:
         look = partial(self._region.functions.get_function, FunctionName=self.name)
@@ -175,8 +174,8 @@ class NightStack:
 
     def _at_rest(self) -> Mapping[str, Any] | None:
         """
-        Wait until no change of the stack is in progress, and return the stack's description; None if there is no stack.
-        (An installation that was interrupted may have left a change in progress.)
+        Wait for changes of the stack that an interrupted installation may have left in progress. Then return the
+        stack's description; None if there is no stack.
         """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
         while (found := self.described()) is not None and found["StackStatus"].endswith("_IN_PROGRESS"):
@@ -184,7 +183,7 @@ class NightStack:
         return found
 
     def missing(self) -> list[str]:
-        """Return the names of those parts of the night's stack that a user has deleted by hand."""
+        """Return the names of the resources of the stack that a user has deleted by hand."""
         name, region = self.name, self._region
         parts: dict[str, Callable[[], Any]] = {
             "the function": lambda: region.functions.get_function(FunctionName=name),
@@ -208,7 +207,7 @@ class NightStack:
         Wait until the stack is in a wanted state.
 
         Raises:
-            CloudError: the stack failed. The error gives the first reason, and is AccessDenied if a right is missing.
+            CloudError: the stack failed, for the reason in the message (AccessDenied if a right is missing).
             CloudUnavailable: CloudFormation has not finished the change in time.
         """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
@@ -226,7 +225,7 @@ class NightStack:
         """
         if self._clock.monotonic() >= until_s:
             what = f"the stack {found['StackId']} is still {found['StackStatus']}"
-            raise CloudUnavailable(what, hint="see CloudFormation's console")
+            raise CloudUnavailable(what, hint="see the CloudFormation console")
         self._clock.sleep(POLL_S)
 
     def _described(self, stack: str) -> Mapping[str, Any] | None:
@@ -241,14 +240,12 @@ class NightStack:
         return None if found["StackStatus"] == "DELETE_COMPLETE" and not stack.startswith("arn:") else found
 
     def _failure(self, stack: str) -> CloudError:
-        """
-        Return an error with the stack's first failure. Later failures are only its consequences.
-        """
+        """Return an error that describes the stack's first failure. Later failures are only its consequences."""
         events = self._region.pages(self._region.stacks, "describe_stack_events", "StackEvents", StackName=stack)
         failed = [each for each in events if each["ResourceStatus"].endswith("_FAILED")]
         first = min(failed, key=lambda each: each["Timestamp"], default=None)
         if first is None:
-            return CloudError(f"the stack {stack} failed", hint="the console of CloudFormation shows its events")
+            return CloudError(f"the stack {stack} failed", hint="the CloudFormation console shows its events")
         reason = str(first.get("ResourceStatusReason", "no reason given"))
         what = f"{first['LogicalResourceId']} ({first['ResourceType']}) could not be deployed: {reason}"
         right = _RIGHT.search(reason)

@@ -1,6 +1,6 @@
 """
-Installs, describes and removes nights on AWS. A night is a job that a runner in the cloud begins at a time of day, even
-if the user's machine is off. The runner is a Lambda function, which EventBridge Scheduler calls.
+Installs, describes and removes nights on AWS. A night is a job that a runner in the cloud begins at a set time of day,
+even if the user's machine is off. The runner is a Lambda function, which EventBridge Scheduler calls.
 
 Each night has a CloudFormation stack, made from night.yaml. The stack contains all of the night's resources except the
 function's code. spotrun sends the code directly to Lambda, not through the store, because other people may be able to
@@ -53,7 +53,7 @@ def expression(night: Night) -> str:
 
 def expression_again(night: Night) -> str:
     """
-    Return the times at which a night is called a second time, in case it could not begin at the first call, as an
+    Return the times of the repeated calls, which are made in case the first call could not begin the night, as an
     EventBridge Scheduler expression.
     """
     return _cron(when_due_again(night))
@@ -69,8 +69,8 @@ def _times(night: Night) -> dict[str, str]:
 
 def _is_of(stack: Mapping[str, Any], store: str) -> bool:
     """
-    Return True if the stack belongs to a night in the store `store`. It may also belong to a night of the same name in
-    another store.
+    Return True if the stack belongs to the night in the store `store`, and not to a night of the same name in another
+    store.
     """
     known = parameters_of(stack).get("Store", store)
     return address.parse(known) == address.parse(store)
@@ -89,7 +89,7 @@ class AwsNights:
     def require(self, name: str, store: str) -> None:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
-                f"{shown(name)} is too long for a night, whose IAM role must be called {name_of('…')}",
+                f"{shown(name)} is too long for a night: its IAM role's name, {name_of('…')}, would exceed AWS's limit",
                 hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._stack(name).described()
@@ -193,8 +193,8 @@ class AwsNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        Return the file names of the archives that must stay in the store. An earlier version of spotrun kept the code
-        of functions there. If an update of such a function fails, CloudFormation needs the old code to undo the update.
+        Return the file names of the code archives that must stay in the store. An earlier version of spotrun kept the
+        code of functions there. If an update of such a function fails, CloudFormation needs the old code to undo it.
 
         Raises:
             CloudError, StoreError: a night's stack or record cannot be read, so the names are unknown.
@@ -212,6 +212,8 @@ class AwsNights:
 
     def _call(self, name: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """
+        Call a night's function and return its answer.
+
         Raises:
             CloudError: the function does not exist, or failed; the message quotes its error.
         """

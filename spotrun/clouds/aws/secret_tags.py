@@ -1,6 +1,6 @@
 """
-Makes the tags with which a run's role names the run's secrets. The policy in infra/aws/account.yaml lets a role read
-only the parameters that its tags name.
+Makes the tags that let a run's IAM role read the run's secrets. Each tag names one parameter: the policy in
+infra/aws/account.yaml lets a role read only the parameters that its tags name.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/id_tags.html#id_tags_rules.
 
 def secret_tags(references: Iterable[Reference]) -> dict[str, str]:
     """
-    Return the tags, keyed by name. A secret that is not below PARAMETERS gets no tag, because no run's role is allowed
-    to read it.
+    Return the tags, keyed by name. A secret outside PARAMETERS gets no tag, because the policy lets no run's role read
+    it.
     """
     return {f"{KEY}{number}": path for number, path in enumerate(_paths(references), 1)}
 

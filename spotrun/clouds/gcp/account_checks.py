@@ -1,5 +1,5 @@
 """
-Checks a project before spotrun rents anything in it: the login, its rights, the firewall and the network.
+Checks a Google Cloud project: the login and its rights, the firewall and the network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ACCOUNT = "serviceAccount:"
 
 
 class Rule(NamedTuple):
-    """A firewall rule that allows incoming traffic. `is_of_iap` is True if it allows only Identity-Aware Proxy."""
+    """A firewall rule that allows incoming traffic. `is_of_iap` is True if its only source is Identity-Aware Proxy."""
 
     name: str
     is_of_iap: bool
@@ -34,8 +34,8 @@ class Rule(NamedTuple):
 
 def caller(google: Google) -> str:
     """
-    Return the login's email address; "" if Google does not report it. This does not check whether the login is valid:
-    other calls show that.
+    Return the login's email address; "" if Google does not report it. Whether the login is valid shows only in other
+    calls.
     """
     with contextlib.suppress(CloudError):
         return google.caller()
@@ -47,16 +47,16 @@ def project_facts(google: Google, project: str) -> Mapping[str, Any]:
     Return Compute Engine's description of the project, with the quotas that apply to all regions together.
 
     Raises:
-        CloudError: no user is logged in; the API or billing is disabled; or the project does not exist, or the user may
-            not see it.
+        CloudError: no user is logged in, the API or billing is disabled, or the project does not exist or is hidden
+            from the user.
     """
     return google.ask(f"read the project {project}", Call(COMPUTE, "GET", f"projects/{project}"))
 
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
-    Return those of `permissions`, at most 100, that the caller has in the project. Permissions that are granted only
-    for resources with certain names are not included:
+    Return those of `permissions` (at most 100) that the caller has in the project. The result leaves out permissions
+    that are granted only for resources with certain names:
     https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
 
     Raises:
@@ -68,7 +68,7 @@ def granted(google: Google, project: str, permissions: Collection[str]) -> set[s
 
 
 def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
-    """Return Google's description of any instance of spotrun; None if there is none, or if they cannot be listed."""
+    """Return Google's description of one of spotrun's instances; None if there are none, or if listing them fails."""
     try:
         records = look(google, project, None).records.values()
     except CloudError:
@@ -78,8 +78,8 @@ def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
 
 def granted_on(google: Google, project: str, instance: Mapping[str, Any], permissions: Collection[str]) -> set[str]:
     """
-    Return those of `permissions` that the caller has on an instance. Unlike the result of `granted`, they include
-    permissions that are granted only for instances with certain names.
+    Return those of `permissions` that the caller has on an instance. This includes permissions that are granted only
+    for instances with certain names, which `granted` leaves out.
     """
     place = f"projects/{project}/zones/{last_part(instance['zone'])}/instances/{instance['name']}"
     call = Call(COMPUTE, "POST", f"{place}/testIamPermissions", body={"permissions": sorted(permissions)})
@@ -87,7 +87,7 @@ def granted_on(google: Google, project: str, instance: Mapping[str, Any], permis
 
 
 def granted_in_bucket(google: Google, bucket: str, permissions: Collection[str]) -> set[str]:
-    """Return those of `permissions` that the caller has in a bucket; raise CloudError if the bucket does not exist."""
+    """Return those of `permissions` that the caller has in a bucket. Raise CloudError if it does not exist."""
     query = {"permissions": sorted(permissions)}
     call = Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}/iam/testPermissions", query)
     return set(google.ask(f"say what you may do in gs://{bucket}", call).get("permissions", ()))

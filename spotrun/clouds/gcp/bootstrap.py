@@ -1,4 +1,4 @@
-"""The startup-script of a Google instance. spotrun.clouds.startup describes it."""
+"""Makes the startup-script of a Google instance, as spotrun.clouds.startup describes."""
 
 from __future__ import annotations
 

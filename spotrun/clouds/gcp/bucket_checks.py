@@ -45,7 +45,7 @@ def _retention(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
     held = timedelta(seconds=int(facts.get("retentionPolicy", {}).get("retentionPeriod", 0)))
     if held or facts.get("defaultEventBasedHold", False):
         error = CloudError(
-            f"gs://{bucket} does not allow new objects to be overwritten or deleted for some time",
+            f"gs://{bucket} has a retention policy or holds, so spotrun cannot overwrite or delete new objects",
             hint=f"gcloud storage buckets update gs://{bucket} --clear-retention-period, or use another bucket",
         )
         yield failed("retention", error)
@@ -57,7 +57,7 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
         yield ok("bucket access", "uniform, so each run's folder can have a separate policy")
         return
     error = CloudError(
-        f"access to gs://{bucket} is not uniform, so a run's folder in it cannot have a separate policy",
+        f"gs://{bucket} does not have uniform bucket-level access, which a separate policy for each run's folder needs",
         hint=f"gcloud storage buckets update gs://{bucket} --uniform-bucket-level-access, or name gcp.service_account",
     )
     yield failed("bucket access", error)
@@ -65,8 +65,8 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
     """
-    Warn about each region in `regions` that is not the bucket's region, except the first: another check, which is the
-    same for all clouds, covers that one.
+    Warn about each region in `regions` that is not the bucket's region. Skip the first region, because a check that all
+    clouds share covers it.
     """
     location = str(facts.get("location", "")).lower()
     if facts.get("locationType", "region") != "region" or not location:

@@ -32,7 +32,7 @@ _PARAMETERS = {"prettyPrint": "false"}
 
 
 class Api(NamedTuple):
-    """One of Google's APIs. `root` is the common prefix of its addresses; gcloud's overrides have the same form."""
+    """One of Google's APIs. Its addresses begin with `root`, or with what gcloud's variable for this API contains."""
 
     name: str
     root: str
@@ -57,8 +57,8 @@ SECRET_MANAGER = Api("secretmanager", "https://secretmanager.googleapis.com/")
 
 class Call(NamedTuple):
     """
-    One request. `path` is appended to the API's root, with its values already quoted. For an API that does not expect
-    JSON, `form` replaces `body`.
+    One request. `path`, in which all values are URL-quoted, is appended to the API's root. For an API that does not
+    expect JSON, `form` replaces `body`.
     """
 
     api: Api
@@ -71,8 +71,8 @@ class Call(NamedTuple):
 
 class Google(PatientClient):
     """
-    A client with the login of this machine's user. It repeats a call after a random wait if Google throttles it,
-    answers with a 5xx status, or cannot be reached. `clock` is corrected by the time in Google's answers.
+    A client with the login of this machine's user. It repeats calls that were throttled, got a 5xx status, or did not
+    reach Google. Its waiting times have jitter. It corrects `clock` by the time that each of Google's answers contains.
     """
 
     def __init__(self, clock: Clock, patience: Patience = PATIENT) -> None:
@@ -83,13 +83,13 @@ class Google(PatientClient):
     @cached_property
     def aside(self) -> Google:
         """
-        The same client, for calls that are not essential. Such a call fails after a few seconds without an answer,
-        because its caller will repeat it later anyway.
+        A second client, for calls that are not essential. It gives up after a few seconds, because the caller will
+        repeat the call later anyway.
         """
         return Google(self._clock, ASIDE)
 
     def project(self, named: str | None) -> str:
-        """Return the project that pays: `named` or, without it, the login's. Raise CloudError if there is neither."""
+        """Return the project to bill: `named` or, if it is None, the login's. Raise CloudError if there is neither."""
         if named is None:
             with translated(_meaning_of, "find out who is logged in"):
                 self._open()
@@ -103,7 +103,7 @@ class Google(PatientClient):
         Return the login's email address. Return "" if it is unknown, for example because the login does not include the
         scope for reading it.
 
-        The token is sent in the body of the request. In the URL it could get into an error message.
+        The token is sent in the body of the request, because a URL may appear in error messages.
 
         Raises:
             CloudError: no user is logged in.
@@ -126,7 +126,7 @@ class Google(PatientClient):
         "Google refused to …".
 
         Raises:
-            CloudError: as listed in CloudDriver.
+            CloudError: one of the errors that CloudDriver lists.
         """
 
         def once() -> dict[str, Any]:

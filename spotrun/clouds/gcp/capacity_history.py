@@ -17,7 +17,7 @@ Kind = Literal["PRICE", "PREEMPTION"]
 
 
 class Histories(NamedTuple):
-    """Google's answers, keyed by instance type. For a type without an answer, `troubles` has the reason."""
+    """Google's answers, keyed by instance type. `troubles` gives the reason for each type without an answer."""
 
     answers: Mapping[str, Mapping[str, Any]]
     troubles: Mapping[str, str]
@@ -25,8 +25,8 @@ class Histories(NamedTuple):
 
 def histories(google: Google, project: str, region: str, types: Sequence[str], kind: Kind) -> Histories:
     """
-    Read the histories of these types, with one call for each type. Never raises an error. If Google refuses a call for
-    a reason that applies to all types, no further calls are made.
+    Read the histories of these types, with one call for each type. Refusals are not raised, but returned as `troubles`.
+    If Google refuses a call for a reason that applies to all types, make no further calls.
     """
     answers: dict[str, Mapping[str, Any]] = {}
     troubles: dict[str, str] = {}

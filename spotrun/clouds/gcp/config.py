@@ -15,10 +15,10 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     The regions to rent in, and the machine image, disk, network and service account of each instance.
 
-    If `project` is None, the login determines the project. `instance_types` limits the offerings or, if it is empty,
-    `accelerators`, which may also name types. If both are empty, every x86_64 type is offered. `image` is the path of a
-    machine image or of an image family. The subnetwork has the same name in each region. `service_account` is the
-    address of an account that all runs share; without it, each run has its own account.
+    If `project` is None, the login determines the project. Only the types in `instance_types` are offered. If it is
+    empty, `accelerators` names the offered accelerators or types. If both are empty, every x86_64 type is offered.
+    `image` is the path of a machine image or of an image family. The subnetwork has the same name in each region. All
+    runs share the account with the address `service_account`; if it is None, each run has its own.
     """
 
     regions: tuple[str, ...]

@@ -44,8 +44,8 @@ https://cloud.google.com/compute/docs/instances/deleting-instance
 
 class _Ending(NamedTuple):
     """
-    The requests to end one instance. `since_s` is the time of the first request. If the last request failed, `why_not`
-    is Google's message.
+    The state of ending an instance. `since_s` is the time of the first request to end it. If the last such request
+    failed, `why_not` is Google's message.
     """
 
     since_s: float
@@ -56,8 +56,8 @@ class GcpDriver:
     """
     Rents Compute Engine's VMs in the configured regions. An instance's name identifies its run.
 
-    The driver remembers instances that it has seen, for two reasons only. For the bill of a deleted instance, it needs
-    to know when billing began. And if Google does not list an instance yet, the driver must not request it again.
+    The driver remembers instances that it has seen, for two reasons. The bill of a deleted instance needs the time at
+    which billing began. And an instance that Google has accepted but does not list yet must not be requested again.
     """
 
     name = "gcp"
@@ -157,18 +157,18 @@ class GcpDriver:
     def _catalog_of(self, offering: Offering) -> Catalog:
         if offering.region not in self._catalogs:
             raise CloudError(
-                f"{offering} is in none of the job's regions", hint="name its region under `resources` in the job"
+                f"{offering} is not in any of the job's regions", hint="name its region under `resources` in the job"
             )
         return self._catalogs[offering.region]
 
     def _records_of(self, request: LaunchRequest) -> list[Record]:
         """
-        Return Google's records of all instances that may belong to the request's token. Several names may belong to one
-        token: all of them begin in the same way, but their end depends on the type of the instance.
+        Return Google's records of all instances that may belong to the request's token. Their names begin with the
+        token's prefix, and end differently for each instance type.
 
         Raises:
             CloudUnavailable: Google cannot list the instances in the request's zone now. Other zones do not matter,
-                because the launch can only be in this zone.
+                because the request is only for this zone.
         """
         seen = look(self._google, self._project, request.run_uid)
         require_seen(seen, (request.offering.zone,))
@@ -189,7 +189,7 @@ class GcpDriver:
                 continue  # its launch failed; a repeated request would fail in the same way
             if instance.offering.pool != request.offering.pool:
                 raise CloudError(
-                    f"the token of launch {request.launch} was already used for another request: {instance.offering}"
+                    f"the token of launch {request.launch} was already used for another offering: {instance.offering}"
                 )
             if not instance.alive:
                 raise LaunchTokenSpent(f"{instance.instance_id}, the instance of launch {request.launch}, has ended")
@@ -197,7 +197,7 @@ class GcpDriver:
         return None
 
     def _launched(self, request: LaunchRequest) -> Instance:
-        """Return the instance that was just launched. It counts as pending until Google lists it."""
+        """Return the instance that was just launched. While Google does not list it, its state is PENDING."""
         found = self._of_token(request, self._records_of(request))
         if found is not None:
             return found
@@ -215,8 +215,9 @@ class GcpDriver:
 
     def _not_listed_yet(self, request: LaunchRequest) -> Instance | None:
         """
-        Return the requested instance if Google accepted it so recently that it may not list it yet; otherwise return
-        None. Without this check, a repeated launch would request the instance a second time.
+        Return the requested instance if Google accepted the request so recently that its lists may not show the
+        instance yet. Otherwise return None. Without this check, a repeated launch would request the instance a second
+        time.
         """
         accepted_s, pending = self._accepted.get(request.token, (-inf, None))
         if self._clock.monotonic() - accepted_s < LISTED_WITHIN_S * self._clock.scale:
@@ -226,7 +227,7 @@ class GcpDriver:
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
         """
-        Learn from a refused launch. If `error` shows that pools have no capacity, stop offering them for a while. If
+        React to a refused launch. If `error` shows that pools have no capacity, stop offering them for a while. If
         Google rejected the subnetwork or the image, forget the cached one; the next launch looks it up again.
         """
         match error:
@@ -243,9 +244,9 @@ class GcpDriver:
 
     def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
-        Return the error to raise for a launch that a quota has refused. If one of spotrun's instances has just ended,
-        return CloudUnavailable: the instance still counts against the quota for a while, so waiting helps. Otherwise
-        return `error`.
+        Return the error to raise for a launch that a quota has refused. An instance that has just ended still counts
+        against the quota for a while. If spotrun launched such an instance, waiting helps, so return CloudUnavailable.
+        Otherwise return `error`.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         records = look(self._google, self._project, None).records.values()

@@ -38,7 +38,7 @@ from spotrun.errors import (
 
 
 class StockedOut(InsufficientCapacity):
-    """The zone has no capacity left for this type. `elsewhere` has the zones with capacity, as far as Google says."""
+    """The zone has no capacity left for this type. `elsewhere` lists the zones that Google says have capacity."""
 
     def __init__(self, message: str, *, hint: str | None = None, elsewhere: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -50,11 +50,11 @@ class AddressesExhausted(InsufficientCapacity):
 
 
 class NoticeRefused(CloudError):
-    """The project may not request that notices come two minutes before. The launch is repeated without this request."""
+    """The project is not allowed to request two minutes of notice. The launch is repeated without this request."""
 
 
 class ServiceOff(AccessDenied):
-    """This API is not enabled in the project."""
+    """The called API is not enabled in the project."""
 
 
 class BillingOff(AccessDenied):
@@ -63,8 +63,8 @@ class BillingOff(AccessDenied):
 
 class PolicyForbids(CloudError):
     """
-    An organization policy forbids the request. Google reports this with status 412, which in other answers means that
-    another request came first.
+    An organization policy forbids the request. Google reports this with status 412, which otherwise means that another
+    request changed the resource first.
     """
 
 
@@ -184,8 +184,8 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),
         ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
-        # If this quota is exceeded, Google answers with 429, which otherwise means throttling, and a request to wait
-        # for a day: https://github.com/kubeflow/pipelines/issues/1052
+        # Elsewhere, 429 means throttling. If this quota is exceeded, Google also answers 429, and asks the caller to
+        # wait for a day: https://github.com/kubeflow/pipelines/issues/1052
         ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),
     )
 )
@@ -197,8 +197,8 @@ row has the HTTP statuses, the words and the meaning. The first row that matches
 
 def refused(action: str, status: int, body: object, text: str = "") -> CloudError:
     """
-    Return the error for an HTTP answer other than a success. If its body is not JSON but the text `text`, the answer
-    does not come from Google.
+    Return the error for an HTTP answer other than a success. `body` is the answer's JSON. If it is None, but the answer
+    has a `text`, the answer came from something other than Google, such as a proxy.
     """
     is_page = body is None and bool(words_of(text)) and status != _UNAUTHENTICATED
     if status < _BAD_REQUEST or is_page:
@@ -228,13 +228,12 @@ def failed(action: str, operation: Mapping[str, Any]) -> CloudError | None:
 
 def lacking_identity(error: CloudError) -> CloudError:
     """
-    Return IdentityUnknown if Compute Engine reports in `error` that it did not find a service account. Otherwise return
-    `error`.
+    Return IdentityUnknown if `error` says that Compute Engine did not find a service account. Otherwise return `error`.
 
-    Such an error first becomes NotThere, because its message is `The resource 'ADDRESS' of type 'serviceAccount' was
-    not found`. But Compute Engine sends this message also for a new account that it does not know yet.
+    Compute Engine's message, `The resource 'ADDRESS' of type 'serviceAccount' was not found`, is first translated to
+    NotThere. But Compute Engine sends it also for a new account that it does not know yet.
 
-    Do not call this function for IAM's errors: IAM sends a similar message only if the account really does not exist,
+    Do not call this function for IAM's errors. IAM sends a similar message only if the account really does not exist,
     so NotThere is right.
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
@@ -268,7 +267,7 @@ def _meaning(status: int, fault: Fault) -> Meaning:
 
 
 def _by_code(fault: Fault) -> Iterator[Meaning]:
-    """Yield the meanings of the fault's codes: first of the reasons in its details, because these are more precise."""
+    """Yield the meanings of the fault's codes. The reasons in its details come first, because they are more precise."""
     for code in (*fault.reasons, fault.code):
         if code in ERRORS_BY_CODE and code not in _VAGUE:
             yield ERRORS_BY_CODE[code]

@@ -1,10 +1,10 @@
 """
 Finds a project's instances in all zones with two calls. One call lists the existing instances, the other lists past
-operations.
+operations on instances.
 
-Both calls search by name, because an instance's name never changes. A search by label would not find an instance whose
-label a policy or a user has removed. The first call also searches by label, because a user may have copied an instance:
-the copy has spotrun's labels, but another name.
+Both calls search by name, because an instance's name never changes. A search by label would miss an instance whose
+label a policy or a user has removed. The first call searches by label too. This finds a copy that a user has made of an
+instance: it has spotrun's labels, but another name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PAGE = {"maxResults": "500", "returnPartialSuccess": "true"}
 
 class InstanceListing(NamedTuple):
     """
-    The result of `look`. `records` are the records of instances, keyed by name. Google could not list the instances in
-    `unreachable` zones, so it is unknown which instances exist there.
+    The result of `look`. `records` are the records of instances, keyed by name. `unreachable` names the zones whose
+    instances Google could not list.
     """
 
     records: dict[str, Record]
@@ -38,8 +38,8 @@ def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
     """
     List the instances of a run, or of all runs if `run_uid` is None.
 
-    Instances are listed first, then operations. So an instance that starts or ends between the two calls appears among
-    the operations.
+    List instances first, then operations. An instance that starts or ends between the two calls then appears among the
+    operations.
     """
     rows, unreachable = _rows(google, project, run_uid)
     operations, blind = _operations(google, project, run_uid)
@@ -69,7 +69,7 @@ def _rows(google: Google, project: str, run_uid: str | None) -> tuple[dict[str, 
 
 def of_runs(run_uid: str | None) -> str:
     """
-    Return a filter for lists of resources, which selects those of one run, or of all runs if `run_uid` is None.
+    Return a filter that selects the resources of one run, or of all runs if `run_uid` is None.
 
     The syntax of filters is described at
     https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList.
@@ -80,8 +80,8 @@ def of_runs(run_uid: str | None) -> str:
 
 def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list[Operation], frozenset[str]]:
     """
-    Return the operations, and the unreachable zones. The filter is a regular expression, because other filters match
-    only a complete link, and an operation contains its instance's name only as the end of a link.
+    Return the operations, and the unreachable zones. An operation names its instance only at the end of a link. Only a
+    regular expression can match part of a link.
     """
     query = {**_PAGE, "filter": f'targetLink eq ".*/instances/{_prefix(run_uid)}.*"'}
     call = Call(COMPUTE, "GET", f"projects/{project}/aggregated/operations", query)
@@ -91,8 +91,8 @@ def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list
 
 def _scopes(google: Google, action: str, call: Call, of: str) -> tuple[list[Mapping[str, Any]], frozenset[str]]:
     """
-    Return the rows of all zones, and the names of the zones that did not answer. Google reports such a zone by a
-    warning in the zone's part of the answer, or in the list `unreachables` of the page.
+    Return the rows of all zones, and the names of the zones that did not answer. Google reports such a zone in one of
+    two ways: by a warning in the zone's part of the answer, or in the page's list `unreachables`.
     """
     rows: list[Mapping[str, Any]] = []
     unreachable: set[str] = set()
@@ -116,7 +116,7 @@ def _prefix(run_uid: str | None) -> str:
 
 def _plain(run_uid: str) -> str:
     """
-    Return a uid that is safe to insert into a filter. Uids have only letters and digits. For a text with other
-    characters, return a word that matches no instance.
+    Return `run_uid` if it is safe to insert into a filter, because it has only letters and digits, like every uid.
+    Otherwise return a word that matches no instance.
     """
     return run_uid if re.fullmatch(r"[a-z0-9]{1,64}", run_uid) else "nobody"

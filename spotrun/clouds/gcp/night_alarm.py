@@ -1,6 +1,6 @@
 """
-Calls a night's runner every minute until the night's run has ended. A Cloud Scheduler job makes the calls. The runner
-itself resumes and pauses this job, so nothing is called between nights.
+Calls a night's runner every minute, through a Cloud Scheduler job, until the night's run has ended. The runner resumes
+this job when a run begins and pauses it when the run has ended.
 
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
 """
@@ -53,7 +53,7 @@ class GcpAlarm:
         """Do nothing, because Google sends no events about instances."""
 
     def _switch(self, state: str) -> None:
-        """Pause or resume the job. Google refuses to pause a paused job, and to resume an enabled one."""
+        """Pause or resume the job. Do nothing if it is in this state already, because Google would refuse the call."""
         if self._state() == state:
             return
         verb = _VERBS[state]

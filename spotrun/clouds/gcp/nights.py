@@ -116,7 +116,7 @@ class GcpNights:
     def require(self, name: str, store: str) -> None:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
-                f"{shown(name)} is too long for a night, whose service must be called {name_of('…')}",
+                f"{shown(name)} is too long for a night: its service name, {name_of('…')}, would exceed Google's limit",
                 hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._described(name)
@@ -422,7 +422,10 @@ def _environment(service: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_of(service: Mapping[str, Any], store: str) -> bool:
-    """Return True if the service belongs to a night in this store, not to one of the same name in another store."""
+    """
+    Return True if the service belongs to the night in the store `store`, and not to a night of the same name in another
+    store.
+    """
     return address.parse(_environment(service)[_STORE]) == address.parse(store)
 
 
