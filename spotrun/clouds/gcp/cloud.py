@@ -109,8 +109,7 @@ class Gcp(Cloud):
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """
-        Correct `clock` before the run uses it. Google's answer to each call contains the time, which corrects the
-        clock; so one call is made now.
+        Correct `clock` before the run uses it, by making one call. The time in Google's answer corrects the clock.
         """
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
@@ -168,8 +167,8 @@ class Gcp(Cloud):
 
     def account(self, regions: Sequence[str]) -> Account:
         """
-        Return the interfaces to the project's instances in all regions, even those that `regions` does not name. A
-        region that does not answer is an error only if `regions` names it.
+        Return the interfaces to the project's instances in all regions. `regions` names those that must answer: if
+        another region does not answer, that is no error.
         """
         config, clock = GcpConfig(regions=tuple(map(str.lower, regions)) or GcpSpec().regions), system_clock()
         with _sdk():
