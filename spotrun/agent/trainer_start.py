@@ -1,7 +1,7 @@
 """
 Starts the trainers of an attempt. A script with spotrun's callback (a *training*) resumes from the state in a
-checkpoint. Any other script (a *command*) resumes from the files in a checkpoint. Without a checkpoint, both start from
-scratch.
+checkpoint. Any other program (a *command*) resumes from the files in a checkpoint. Without a checkpoint, both start
+from scratch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TrainerStart:
     Starts trainers. If the run has checkpoints but none of them can be read, ends the attempt instead.
 
     `training` is the newest trainer as a Training, and `training.command` is the same trainer as a command. `trainee`
-    returns whichever of the two applies.
+    is whichever of the two applies.
     """
 
     _context: AgentContext

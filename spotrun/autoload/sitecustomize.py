@@ -241,7 +241,7 @@ def our_distribution() -> Any:
 class ActsOnImport:
     """
     A finder for `sys.meta_path` that calls a function after the import of certain modules. `acts` maps the name of each
-    of these modules to its function, which receives the module. The modules are still found by the other finders.
+    of these modules to its function, which is called with the module. Other finders still find the modules.
     """
 
     def __init__(self, acts: Mapping[str, Callable[[Any], None]]) -> None:

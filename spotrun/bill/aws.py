@@ -158,7 +158,7 @@ def _dollars(row: BillRow, column: str) -> Decimal:
 
 
 def _half_of_last_place(amount: Decimal) -> Decimal:
-    """Return the largest error from rounding `amount`. Older feeds have three decimal places, newer ones ten."""
+    """Return the maximum rounding error of `amount`. Older feeds have three decimal places, newer ones ten."""
     exponent = amount.as_tuple().exponent
     assert isinstance(exponent, int)
     return Decimal(1).scaleb(exponent) / 2

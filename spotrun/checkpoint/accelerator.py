@@ -54,8 +54,8 @@ class CopyStreams:
 
 class Moment:
     """
-    The moment at which this object is made. Copies that are made later, in `beside`, have the values that the tensors
-    had at this moment: each device reads the tensors only after the work that was queued before.
+    The moment at which this object is made, marked in the work queue of each device that holds `tensors`. Later reads
+    of the tensors wait for the mark, so they see the results of all work that was queued before it.
     """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:
@@ -65,8 +65,8 @@ class Moment:
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
         """
-        Give the copies that the `with` block makes the values that the tensors had when this object was made. The block
-        may run in another thread. At the end of the block, wait until the copies are done.
+        Let the `with` block copy the tensors as they were when this object was made. The block may run in another
+        thread. At the end of the block, wait until the copies are done.
         """
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():

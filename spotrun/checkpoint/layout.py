@@ -120,7 +120,7 @@ def decode_header(image: Buffer) -> Header:
 
 def header_end(image: Buffer) -> int:
     """
-    Read the offset at which the header's JSON ends from the first `PREFIX_BYTES` bytes of the image.
+    Return the offset at which the header's JSON ends. Read only the first `PREFIX_BYTES` bytes of the image.
 
     Raises:
         CheckpointDamaged: the image is too short for its header, or does not begin with `MAGIC`.
@@ -141,7 +141,7 @@ def header_end(image: Buffer) -> int:
 def begin_bytes(header: Header) -> int:
     """
     Return the number of bytes, from the start of the image, that hold all entries of the state (a mapping) except the
-    last one. When they have arrived, a trainer can begin to load. It needs the last entry later.
+    last one. When they have arrived, a trainer can begin to load; it needs the last entry only later.
     """
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
     if kind not in MAPPINGS or not header.tree[kind]:
@@ -150,8 +150,8 @@ def begin_bytes(header: Header) -> int:
     if next(tensors_in(last), None) is None:
         return header.size_bytes
     # Tensors are numbered and stored in the order of the state's entries. A tensor that several entries share is stored
-    # once, at the first of these entries. So the tensors that only the last entry has come at the end of the image, and
-    # `first` is the number of the first of them.
+    # once, with the first of these entries. So the tensors that belong only to the last entry are at the end of the
+    # image, and `first` is the number of the first of them.
     first = max((number for other in others for number in tensors_in(other)), default=-1) + 1
     return header.data_start + header.tensors[first].offset if first < len(header.tensors) else header.size_bytes
 

@@ -22,8 +22,8 @@ Parts = list[Any]
 
 class Unnamed(Exception):
     """
-    Raised for a value that cannot be converted although its type is supported, such as a defaultdict with a function of
-    the script. The exception's text describes the value.
+    Raised for a value that cannot be converted although its type is supported, such as a defaultdict whose default
+    comes from a function of the script. The exception's text describes the value.
     """
 
 

@@ -114,7 +114,7 @@ def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return True if the tensor's value is stored as one contiguous block of CPU memory."""
+    """Return True if one contiguous block of CPU memory holds exactly the tensor's value."""
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 

@@ -139,7 +139,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         return NoGuards()
 
     def identities(self, spec: RunSpec, clock: Clock) -> Identities:
-        """Return the interface to the run's identity, the role or service account that its instances use."""
+        """Return the interface to the run's identity: the role or service account that its instances use."""
         return NoIdentities()
 
     def clock(self, spec: RunSpec) -> ScaledClock:
@@ -181,7 +181,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """Return the billing rule: when billing starts and ends, how times are rounded, and which times are free."""
 
     def types_listed(self, spec: RunSpec) -> Sequence[str]:
-        """Return the only instance types that the job's section for this cloud allows; () if it allows all types."""
+        """Return the instance types that the job's section for this cloud lists; () if it allows all types."""
         return ()
 
     def of_any_type(self, spec: RunSpec) -> RunSpec:
@@ -193,7 +193,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
     def never_rented(self, kind: str) -> Unreadable | None:
         """
         Return the reason why this cloud never rents out `kind` (an instance type, or accelerators). Return None if the
-        cloud might.
+        cloud may rent it out.
         """
         return None
 

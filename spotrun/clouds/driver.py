@@ -71,11 +71,12 @@ class CloudDriver(Protocol):
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         """
-        Return the instances that spotrun tagged, of one run or of all runs. Terminated instances are included while the
-        cloud still lists them.
+        Return the instances of one run or of all runs, found by spotrun's tags. Terminated instances are included while
+        the cloud still lists them.
 
         `must_see` names regions and zones; None means all. If one of them does not answer, raise an error. If any other
-        region or zone does not answer, leave it out, with a remark. The name of a zone begins with that of its region.
+        region or zone does not answer, leave it out and add a remark. The name of a zone begins with that of its
+        region.
         """
 
     def terminate(self, instance_id: str) -> None:

@@ -68,7 +68,7 @@ def instance_of(
     Convert a row of DescribeInstances to an Instance.
 
     `prices` is the price history of the instance's pool, oldest first. If it is empty, the price in the instance's tag
-    is used. `gone_by` is the assumed end of an ended instance if EC2 does not report its end.
+    is used. `gone_by` is the assumed end of an instance that has ended, if EC2 does not report when.
 
     `pending_at` is the time at which the instance was last seen pending. Billing is assumed to start at this time (or
     at the launch if it is None), because EC2 does not report when an instance began to run.

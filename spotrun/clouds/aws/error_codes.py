@@ -160,9 +160,9 @@ def translated(action: str) -> AbstractContextManager[None]:
     "AWS refused to …".
 
     Raises:
-        CloudError: boto3 raised an error. For error codes in ERRORS_BY_CODE, the subclass is listed there. For other
-            codes with status 5xx it is CloudUnavailable. For errors without a code that this module does not know, it
-            is Unexplained.
+        CloudError: boto3 raised an error. The subclass is the one that ERRORS_BY_CODE lists for the error's code;
+            CloudUnavailable for another code with status 5xx; or Unexplained for an error that this module does not
+            know.
     """
     return error_kinds.translated(_meaning_of, action)
 

@@ -1,5 +1,5 @@
 """
-Has AWS call a night's function until the night's run has ended. A schedule calls it each minute, and a rule calls it
+Makes AWS call a night's function until the night's run has ended. A schedule calls it each minute, and a rule calls it
 when EC2 sends an event about one of the run's instances. The function itself enables and disables this schedule and
 this rule, so neither calls it between nights.
 

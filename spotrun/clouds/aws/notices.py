@@ -1,7 +1,7 @@
 """
 The notices of EC2's metadata service (IMDSv2).
 
-Without a notice, the service answers 404. Only an answer with status 200, a known action and a time counts as a notice
+If there is no notice, the service answers 404. Only an answer with status 200, a known action and a time is a notice
 (failures.md N3 to N8): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 """
 

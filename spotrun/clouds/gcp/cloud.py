@@ -47,8 +47,7 @@ from spotrun.units import Unreadable
 
 class Gcp(Cloud):
     """
-    Compute Engine. The section `gcp` of a job names regions and instance types, and the machine image and the network
-    of each instance.
+    Compute Engine. A job's `gcp` section names its regions and instance types, its machine image and its network.
     """
 
     name = "gcp"
@@ -224,7 +223,7 @@ CLOUD = Gcp()
 
 
 def _sdk() -> AbstractContextManager[None]:
-    """Return a context for imports that need the extra `gcp`. It turns an ImportError into CloudNotInstalled."""
+    """Return a context manager for imports that need the extra `gcp`. It turns ImportError into CloudNotInstalled."""
     return needs_extra("gcp", "gcp", CloudNotInstalled)
 
 
