@@ -1,6 +1,7 @@
 """
-Starts the trainers of an attempt. A trainer is a training or a command. A training resumes from the state in a
-checkpoint, a command from the files in a checkpoint; without a checkpoint, each starts from scratch.
+Starts the trainers of an attempt. A script with spotrun's callback (a *training*) resumes from the state in a
+checkpoint. Any other program (a *command*) resumes from the files in a checkpoint. Without a checkpoint, both start
+from scratch.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from spotrun.checkpoint.restore import Image
 @dataclass(eq=False)
 class TrainerStart:
     """
-    Starts trainers. If the run has checkpoints but none of them can be read, the methods end the attempt instead.
-    `training` is the newest trainer, as a Training. If the job is a command, `training.command` is the same trainer.
+    Starts trainers. If the run has checkpoints but none of them can be read, ends the attempt instead.
+
+    `training` is the newest trainer as a Training, and `training.command` is the same trainer as a command. `trainee`
+    is whichever of the two applies.
     """
 
     _context: AgentContext
@@ -78,8 +81,8 @@ class TrainerStart:
 
     def with_image(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
         """
-        Start a trainer, and restore the newest checkpoint. If `ready` returns its image, use that. Otherwise fetch the
-        checkpoint while the trainer imports its modules.
+        Start a trainer, and restore the newest checkpoint. If `ready` returns the checkpoint's image, use it. Otherwise
+        fetch the checkpoint while the trainer imports its modules.
         """
         tidy(self._context, self._journal.attempt)
         self._watch.rest()

@@ -6,12 +6,11 @@ Python imports this file before the program's first line, because the agent puts
 - If SPOTRUN_SEED is set, the random number generators of `random`, `numpy.random` and `torch` are seeded when the
   program imports these modules. So a program that sets no seed draws the same numbers in each attempt. A seed that the
   program sets itself takes effect later, and overrides this one.
-- If SPOTRUN_AGENT is set, `import spotrun` works even if the user's Python does not have spotrun installed: it finds
-  the agent's spotrun package, of which this file is a part. Lightning finds that package's entry points, too. When a
-  program imports one of the modules in INSTALLS (training frameworks, and torch.distributed, see own_address.py),
-  spotrun's function for that module is called.
+- If SPOTRUN_AGENT is set, `import spotrun` imports the agent's spotrun package, even if the user's Python has none
+  installed. Lightning finds the entry points of the agent's package, too. When a program imports a module in INSTALLS
+  (training frameworks, and torch.distributed, see own_address.py), spotrun's function for that module is called.
 
-At the end, this file runs the `sitecustomize` that Python would have imported if this file did not exist.
+At the end, this file runs the `sitecustomize` that Python would otherwise have imported.
 
 The user's Python may be any version from 3.7 on, and does not have the agent's packages. So this file imports only a
 few modules of the standard library. If something in this file fails, the file prints one line, and the program
@@ -34,8 +33,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(HERE)
 SPAWNED = "--multiprocessing-fork"
 """
-Argument of the processes that `multiprocessing` spawns. These processes are not seeded: a process's seed is computed
-from its arguments, and their arguments are equal, so all of them would draw the same numbers.
+Argument of the processes that `multiprocessing` spawns. These processes are not seeded: a seed is computed from the
+process's arguments, which are the same for all of them, so all would draw the same numbers.
 """
 OLDEST = (3, 11)
 """The oldest Python that spotrun itself runs on."""
@@ -48,8 +47,8 @@ INSTALLS = {
     "transformers.trainer": "spotrun.transformers.entry:install",
 }
 """
-For each module, the function to call (`module:function`) when a program imports it. A function has to tolerate a second
-call.
+For each module, the function to call (`module:function`) when a program imports the module. The functions have to
+tolerate repeated calls.
 """
 SAID = {
     "hydra.core.utils": "Hydra's ${now:…} is the time of the run's first start, so that folders keep their names",
@@ -57,10 +56,10 @@ SAID = {
 }
 """
 For each module, the message to print when a program imports it. The other modules in INSTALLS have no message, because
-not every program that imports them trains with them.
+a program may import them and not train with them.
 """
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")
-"""Modules at whose import a message is printed if this Python is too old for spotrun."""
+"""Modules whose import prints a message if this Python is too old for spotrun."""
 ENTRY_POINTS = """
 [pytorch_lightning.callbacks_factory]
 spotrun = spotrun.lightning.factory:for_pytorch_lightning
@@ -92,8 +91,8 @@ def program() -> Sequence[str]:
     """
     Return the program and its arguments, without the path of the instance's folder, which differs on each instance.
 
-    The result is part of the seed of the random number generators. So different programs of a run draw different random
-    numbers, but all ranks of one program draw the same ones.
+    The seed of the random number generators is computed from the result. So different programs of a run draw different
+    random numbers, but all ranks of one program draw the same ones.
     """
     words = list(getattr(sys, "orig_argv", sys.argv))
     first = sys.argv[0] if sys.argv else ""
@@ -106,8 +105,8 @@ def program() -> Sequence[str]:
 
 class Process:
     """
-    Computes a seed for this process that is the same in each attempt: from its program and, if it was forked, from its
-    number among its parent's forks (1 for the first).
+    Computes a seed for this process that is the same in each attempt. The seed depends on the program and, in a forked
+    process, on how many processes the parent had forked by then.
     """
 
     def __init__(self, base: str, program: Sequence[str]) -> None:
@@ -124,8 +123,8 @@ class Process:
 
     def seed(self) -> int:
         """
-        Return a seed of 32 bits, as numpy requires. (hashlib is not used, because it would load OpenSSL, which takes 10
-        ms in each Python process.)
+        Return a seed of 32 bits, as numpy requires. (hashlib is not used, because loading OpenSSL takes 10 ms in each
+        Python process.)
         """
         from binascii import crc32
 
@@ -136,8 +135,8 @@ def seed_random(module: Any, here: Process) -> None:
     if not hasattr(module, "SystemRandom"):
         return  # the module is the program's own file of this name
     module.seed(here.seed())
-    # Python itself reseeds `random` in each forked process, with a function that it registered when `random` was
-    # imported. This function is registered later, so it runs later, and its seed applies.
+    # `random` itself registers a function that reseeds it in each forked process. The function below is registered
+    # later and thus called later, so its seed is the one that counts.
     os.register_at_fork(after_in_child=lambda: module.seed(here.seed()))
 
 
@@ -206,8 +205,8 @@ class OurPackage:
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
         """
-        Yield spotrun's distribution if the caller searches all folders from which Python imports. If the caller itself
-        names the folders to search, as a tool that lists the packages of one folder does, yield nothing.
+        Yield spotrun's distribution if the caller searches all folders from which Python imports. If the caller names
+        the folders to search (for example, to list the packages of one folder), yield nothing.
         """
         if "path" not in vars(context) and context.name in (None, "spotrun"):
             yield our_distribution()
@@ -241,8 +240,8 @@ def our_distribution() -> Any:
 
 class ActsOnImport:
     """
-    A finder for `sys.meta_path` that calls a function after the import of certain modules. `acts` maps the modules'
-    names to the functions, each of which gets the imported module. The other finders find the modules themselves.
+    A finder for `sys.meta_path` that calls a function after the import of certain modules. `acts` maps the name of each
+    of these modules to its function, which is called with the module. Other finders still find the modules.
     """
 
     def __init__(self, acts: Mapping[str, Callable[[Any], None]]) -> None:

@@ -1,4 +1,4 @@
-"""Runs the trials of a bench, several at a time. In the end, no trial and no instance of the bench is left."""
+"""Runs the trials of a bench, several at a time. At the end, no trial and no instance of the bench is left running."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class PlannedTrial(NamedTuple):
     """
     A trial that is ready to begin.
 
-    `job` is the name of the user's job. `job_digest` is the digest of those of its settings that a bench does not vary.
-    `spec` is the job as the trial varies it. `prices` are the hourly prices of the trial's instances. `least_usd` is
-    the minimum budget with which the trial's run can begin; None if unknown.
+    `job` is the name of the user's job. `job_digest` is the digest of the job's settings, without those that a bench
+    varies. `spec` is the job with the trial's settings. `prices` are the hourly prices of the trial's instances.
+    `least_usd` is the minimum budget with which the trial's run can begin; None if unknown.
     """
 
     job: str
@@ -109,9 +109,10 @@ def planned(
     job: RunSpec, runs: Store | None, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]
 ) -> Iterator[PlannedTrial]:
     """
-    Find the prices and the minimum budget of each trial of `job`. Nothing is rented. `specs` has the varied job of each
-    trial, in the order of `trials`. `runs` is the store for the trials' runs. The prices of each kind of instance are
-    read only once.
+    Find the prices and the minimum budget of each trial of `job`. Nothing is rented. The prices of each kind are read
+    only once.
+
+    `runs` is the store for the trials' runs. `specs` contains a spec for each of `trials`, in the same order.
 
     Raises:
         SpecInvalid, CloudError: a trial cannot be rented.
@@ -147,11 +148,11 @@ def measuring(
     trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
 ) -> Iterator[Iterator[BenchRow]]:
     """
-    Run the trials. Yield an iterator over the results, which returns each trial's row as soon as it is measured.
+    Run the trials. Yield an iterator over their results, each available as soon as its trial is measured.
 
-    `budget` is for all trials together. At most `max_parallel` trials run at the same time; if it is None, at most one
-    trial of each kind of instance. At the end of the `with` block, even after an error, all instances that the trials
-    rented are ended.
+    `budget` is for all trials together. `max_parallel` is the maximum number of trials that run at the same time; if it
+    is None, one trial of each kind of instance may run. At the end of the `with` block, even after an error, all
+    instances of the trials are ended.
     """
     bench = _Bench(trials, steps, budget, max_parallel, watch)
     try:
@@ -188,8 +189,8 @@ class _Bench:
 
     def _begin(self) -> BenchRow | None:
         """
-        Begin the trials that `next_ones` chooses. If no trial is running and the rest of the budget is too small for
-        the next one, skip it, and return a row with this reason.
+        Begin the trials that `next_ones` chooses. If no trial is running and the remaining budget is too small for the
+        next one, skip that trial, and return a row that says so.
         """
         kinds = [self._trials[number].trial.kind for number in self._waiting]
         places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)
@@ -303,7 +304,7 @@ class _TrialRun:
             request_stop(self._run)
 
     def row(self) -> BenchRow:
-        """Return the result of the trial after its end, or raise the error that ended it."""
+        """Return the result of the ended trial, or raise the error that ended it."""
         if self._failure is not None:
             raise self._failure
         run, state = self._run, self._run.ledger.state
@@ -368,7 +369,7 @@ class _TrialRun:
 
 
 def _created(spec: RunSpec) -> OpenRun:
-    """Create a run. If a signal interrupts this, remove everything of the run that was already created."""
+    """Create a run. If a signal interrupts this, end the run and its instances."""
     uid = new_uid()
     try:
         return create_known(prepare_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH))

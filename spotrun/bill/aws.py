@@ -84,8 +84,8 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
 
 def _tagged_run(row: BillRow) -> str:
     """
-    Return the run that the line's tag names. In CUR 2.0, one column holds all tags as a map; in older reports, each tag
-    has a column of its own.
+    Return the run named in the line's tag. In CUR 2.0, one column contains all tags as a map. In older reports, each
+    tag has its own column.
     """
     tags = row.structure("resource_tags")
     if tags is None:
@@ -158,7 +158,7 @@ def _dollars(row: BillRow, column: str) -> Decimal:
 
 
 def _half_of_last_place(amount: Decimal) -> Decimal:
-    """Return half a unit of the amount's last decimal place. Older feeds have three decimal places, newer ones ten."""
+    """Return the maximum rounding error of `amount`. Older feeds have three decimal places, newer ones ten."""
     exponent = amount.as_tuple().exponent
     assert isinstance(exponent, int)
     return Decimal(1).scaleb(exponent) / 2

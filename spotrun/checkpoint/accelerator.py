@@ -36,8 +36,8 @@ class CopyStreams:
     @contextlib.contextmanager
     def beside(self, device: torch.device, mark: torch.cuda.Event) -> Iterator[None]:
         """
-        Let the `with` block queue its work for the device on the stream for copies. The work begins when the device has
-        passed `mark`. At the end of the block, wait until it is done.
+        Make the device do the work of the `with` block on its copy stream. The work begins when the device has passed
+        `mark`. At the end of the block, wait until the work is done.
         """
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -54,9 +54,8 @@ class CopyStreams:
 
 class Moment:
     """
-    A moment in a training, at which tensors have the values to be copied. The constructor puts a mark into the work
-    queue of each device that holds `tensors`. The object's method opens a `with` block, in which reads of the tensors
-    begin only after the device has done all work that was queued before the mark.
+    The moment at which this object is made, marked in the work queue of each device that holds `tensors`. Later reads
+    of the tensors wait for the mark, so they see the results of all work that was queued before it.
     """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:
@@ -66,8 +65,8 @@ class Moment:
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
         """
-        Let the `with` block copy the tensors with the values that they had when this object was made. The block may run
-        in another thread. At its end, wait until the copies that it started are done.
+        Let the `with` block copy the tensors as they were when this object was made. The block may run in another
+        thread. At the end of the block, wait until the copies are done.
         """
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():
@@ -77,7 +76,7 @@ class Moment:
 
 def pin(memory: Tensor) -> None:
     """
-    Pin `memory`, to let devices write to it directly. If pinning fails, copies go through the CPU and are slower.
+    Pin `memory`, so devices can write to it directly. If pinning fails, copies go through the CPU and are slower.
     """
     if _in_use():
         torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]

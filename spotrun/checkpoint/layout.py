@@ -72,14 +72,14 @@ def aligned(size_bytes: int) -> int:
 
 def place(kinds: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorEntry, ...]:
     """
-    Return an entry for each tensor. `kinds` has the dtype and shape of each. The tensors are placed one after another.
+    Return an entry for each tensor, placing the tensors one after another. `kinds` contains their dtypes and shapes.
     """
     return _place(tuple(kinds))
 
 
 @lru_cache(maxsize=4)
 def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry, ...]:
-    """The result is cached, because all snapshots of a training have the same tensors."""
+    """Do the work of `place`. Its results are cached, because all snapshots of a training have the same tensors."""
     entries = []
     offset = 0
     for dtype, shape in kinds:
@@ -113,14 +113,14 @@ def decode_header(image: Buffer) -> Header:
     header = _parse_header(image)
     if header.size_bytes > len(image):
         raise CheckpointDamaged(
-            f"the checkpoint has {count_of(len(image), 'byte')}, but by its header it should have {header.size_bytes}"
+            f"the checkpoint has {count_of(len(image), 'byte')}, but its header requires {header.size_bytes}"
         )
     return header
 
 
 def header_end(image: Buffer) -> int:
     """
-    Read the offset at which the header's JSON ends from the first `PREFIX_BYTES` bytes of the image.
+    Return the offset at which the header's JSON ends. Read only the first `PREFIX_BYTES` bytes of the image.
 
     Raises:
         CheckpointDamaged: the image is too short for its header, or does not begin with `MAGIC`.
@@ -140,8 +140,8 @@ def header_end(image: Buffer) -> int:
 
 def begin_bytes(header: Header) -> int:
     """
-    Return how many bytes from the start of the image hold all entries of the state (a mapping) except the last one.
-    When they have arrived, a trainer can begin to load, because it needs the last entry only later.
+    Return the number of bytes, from the start of the image, that hold all entries of the state (a mapping) except the
+    last one. When they have arrived, a trainer can begin to load; it needs the last entry only later.
     """
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
     if kind not in MAPPINGS or not header.tree[kind]:
@@ -149,9 +149,9 @@ def begin_bytes(header: Header) -> int:
     *others, last = header.tree[kind]
     if next(tensors_in(last), None) is None:
         return header.size_bytes
-    # Tensors are numbered and stored in the order of the entries. A tensor of several entries is stored only once, with
-    # the first of them. So the tensors of all other entries come first, and `first` is the number of the first tensor
-    # that only the last entry has.
+    # Tensors are numbered and stored in the order of the state's entries. A tensor that several entries share is stored
+    # once, with the first of these entries. So the tensors that belong only to the last entry are at the end of the
+    # image, and `first` is the number of the first of them.
     first = max((number for other in others for number in tensors_in(other)), default=-1) + 1
     return header.data_start + header.tensors[first].offset if first < len(header.tensors) else header.size_bytes
 

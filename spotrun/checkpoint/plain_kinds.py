@@ -1,6 +1,6 @@
 """
-Splits values of some Python types that JSON lacks into parts that JSON has, and rebuilds the values from these parts.
-The parts never name a class or function to be looked up. Only the types listed in this module are supported.
+Converts values of some Python types, such as datetime and Counter, to JSON and back. Supports only the types listed in
+this module, so no checkpoint can make spotrun import a class or function that the checkpoint names.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Parts = list[Any]
 
 class Unnamed(Exception):
     """
-    Raised for a value that an image cannot hold, although it can hold other values of this type. The exception's text
-    describes the value.
+    Raised for a value that cannot be converted although its type is supported, such as a defaultdict whose default
+    comes from a function of the script. The exception's text describes the value.
     """
 
 

@@ -68,8 +68,8 @@ def plan_image(
 
     `lenient` contains the state's keys for hyper-parameters, which may contain any object. Objects below these keys are
     saved as plain values or, if that is impossible, as the names of their classes. `standing` contains the objects that
-    were in the state when training began. The image contains only a name for some of them, because a resumed training
-    creates them again.
+    were in the state when training began. Some of them are saved only by name, because the script creates them again
+    when it resumes.
 
     Raises:
         Unsavable: an image cannot hold a value; the error names the value.
@@ -100,9 +100,9 @@ def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -
     """
     Copy tensors into `arena`. If `wait` is False, a device may still be copying when this function returns.
 
-    A tensor whose value is one block of CPU memory is copied with memmove. For a small tensor, memmove takes a sixth of
-    the time of torch's own copy. The interpreter lock is released only during the copy of a large tensor: for a small
-    tensor, waiting to get the lock back would take longer than the copy.
+    Plain tensors (`is_plain`) are copied with memmove, which takes a sixth of the time of torch's own copy for a small
+    tensor. The interpreter lock is kept while a small tensor is copied, because waiting to get it back would take
+    longer than the copy.
     """
     base = arena.data_ptr()
     for tensor, start, size_bytes in pieces:
@@ -114,7 +114,7 @@ def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return True if the tensor's value is one block of CPU memory, byte for byte."""
+    """Return True if one contiguous block of CPU memory holds exactly the tensor's value."""
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
@@ -131,11 +131,11 @@ def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: s
     Return the state and the metadata of an image. The state's tensors are views into `image`, which must be writable
     and must outlive the tensors.
 
-    If `work` is given, it is the present work folder. Each path in the state that is below the work folder of the
-    process that made the image is replaced with the same path below `work`.
+    An image that is still arriving can be read, too: `need` is called before bytes are read, and waits for them. The
+    contents of tensors are not read, so they may arrive later.
 
-    An image that is still arriving can be read, too. Before this function reads bytes of the image, it calls `need`,
-    which waits for them. The contents of tensors are not read, so they may arrive later.
+    `work` is this process's work folder. Paths in the state that lie below the work folder of the process that made the
+    image are changed to the same paths below `work`. If `work` is empty, no path is changed.
 
     Raises:
         CheckpointDamaged: the image is malformed. Malformed bytes never raise another error, and never run code.
@@ -236,7 +236,7 @@ class _Encoder:
 
 
 def _memory_of(tensor: Tensor) -> object:
-    """Return a key that is equal for two tensors only if they use the same memory with the same shape and layout."""
+    """Return a key that two tensors share only if they use the same memory with the same shape and layout."""
     if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return object()
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
@@ -252,9 +252,7 @@ class _Decoder:
         try:
             return self._decode(kind, content)
         except (TypeError, ValueError, KeyError, IndexError, OverflowError, RuntimeError) as error:
-            raise CheckpointDamaged(
-                f"the checkpoint's state holds a value of kind {kind[:40]!r} that is malformed"
-            ) from error
+            raise CheckpointDamaged(f"the checkpoint's state holds a malformed value of kind {kind[:40]!r}") from error
 
     def _decode(self, kind: str, content: Json) -> Any:
         if kind == "tensor":

@@ -1,9 +1,8 @@
 """
 Writes the trainer's images into free arenas. Some tensors of an image can be copied while training continues.
 
-The trainer writes only into free arenas, and only the agent frees arenas (protocol 20). `Stager.stage` takes the plan
-of an image, and returns an object with the number of the arena that holds the image. `Stager` has the same interface as
-the stagers of meta-pytorch/torch_checkpointing, so one of those could replace it.
+The trainer writes only into free arenas, and only the agent frees arenas (protocol 20). `Stager` has the same interface
+as the stagers of meta-pytorch/torch_checkpointing, so one of those could replace it.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ T = TypeVar("T")
 
 class CopyTask(Generic[T]):
     """
-    A task for the thread that copies tensors. The thread does its tasks one after another, in the order of the calls of
-    `begin`.
+    A task for the thread that copies tensors. The thread does one task at a time, in the order in which `begin` was
+    called.
 
     A task holds the interpreter lock briefly for each tensor. So begin it while the training thread is inside a
     computation, and does not need the lock.
@@ -86,7 +85,7 @@ class Staged:
 
 
 class Stager:
-    """Writes images into arenas. While one thread is inside of `stage`, another may call `adopt` and `free`."""
+    """Writes images into arenas. While one thread runs `stage`, another may call `adopt` and `free`."""
 
     def __init__(self, lanes: CopyStreams | None = None) -> None:
         self._lanes = lanes or CopyStreams()
@@ -99,18 +98,18 @@ class Stager:
 
     def adopt(self, fd: int, size_bytes: int, starts: Sequence[int], first: int, used_bytes: int | None = None) -> None:
         """
-        Replace all arenas with new ones in the memory behind the descriptor `fd`, and close `fd`. Of the new arenas,
-        only number `first` is free to begin with.
+        Replace all arenas with new ones in the memory behind the descriptor `fd`, and close `fd`.
 
-        Allocate the first `used_bytes` of each arena now, by writing one byte into each page. To let images grow, an
-        arena is larger than `used_bytes`; its other pages take up no memory until they are used.
+        The new arenas have `size_bytes` each, begin at the offsets `starts`, and are numbered from `first`. At first,
+        only arena number `first` is free. The first `used_bytes` of each arena are allocated now, by writing one byte
+        into each page. The rest, which lets images grow, takes up no memory until it is used.
         """
         memory = _map_shared(fd, max(starts) + size_bytes)
         arenas = {first + n: memory[start : start + size_bytes] for n, start in enumerate(starts)}
         for arena in arenas.values():
             # Touch each page now. `adopt` does not run on the training thread, so these page faults do not delay
-            # training. During a later copy into the arena, a page fault for each 4 kB would take 7 times as long as the
-            # copy itself, or longer.
+            # training. If they happened during a later copy into the arena, they would take at least 7 times as long as
+            # the copy itself.
             arena[:used_bytes:_PAGE_BYTES] = 0
         pin(memory)
         with self._lock:

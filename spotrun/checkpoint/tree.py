@@ -160,7 +160,7 @@ def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
             parts = [decode_tree(part, decode_other, depth + 1) for part in _listed(content)]
             return plain_kinds.BY_NAME[kind].make(*parts)
     except (TypeError, ValueError, ArithmeticError, LookupError, binascii.Error) as error:
-        raise CheckpointDamaged(f"the checkpoint's state contains a malformed value of kind {kind!r}") from error
+        raise CheckpointDamaged(f"the checkpoint's state holds a malformed value of kind {kind!r}") from error
     return decode_other(kind, content)
 
 

@@ -2,8 +2,8 @@
 Finds tensors that need not be sent because an earlier commit of the same attempt has the same bytes.
 
 If most of a model's weights do not change in training, most bytes are the same in all of its checkpoints. A commit
-*borrows* the objects with these bytes from the last commit that was sent completely, so only the other tensors are
-sent. The earlier commit stays in the store as long as later commits need it (retention.py).
+*borrows* the stored objects that hold these bytes from the last commit that was sent completely. Only the other tensors
+are sent. The earlier commit stays in the store as long as later commits need it (retention.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARE_MIN = 0.25
 FRUITLESS_MAX = 3
 """
 After this many comparisons in a row that found too little to borrow, images are no longer compared. A comparison takes
-a tenth of the time of sending the image.
+a tenth of the time that sending the image takes.
 """
 
 Piece = tuple[int, int]
@@ -32,7 +32,7 @@ Piece = tuple[int, int]
 
 @dataclass(frozen=True)
 class BorrowedParts:
-    """Parts of an earlier commit, and the ranges of a new image for which their bytes are used."""
+    """Parts of an earlier commit, and the ranges of a new image that consist of bytes from these parts."""
 
     parts: tuple[Part, ...] = ()
     extents: tuple[Extent, ...] = ()
@@ -56,7 +56,7 @@ class _Whole:
 
 
 class Unchanged:
-    """Records the tensors that the agent has sent in earlier commits. Only one thread at a time may use it."""
+    """Remembers the tensors of the last commit that was sent completely. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
         self._whole: _Whole | None = None
@@ -65,8 +65,8 @@ class Unchanged:
 
     def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> BorrowedParts:
         """
-        Return the parts of an earlier commit that contain bytes of `image`, so these bytes need not be sent. `kept`
-        contains the prefixes of the usable commits that are not retired; parts of other commits are not used.
+        Return the parts of an earlier commit that contain bytes of `image`. These bytes need not be sent. `kept`
+        contains the prefixes of the commits that parts may come from: those that are usable and not retired.
         """
         if self._fruitless >= FRUITLESS_MAX:
             return BorrowedParts()
@@ -81,8 +81,8 @@ class Unchanged:
 
     def committed(self, prefix: str, manifest: Manifest) -> None:
         """
-        Record that the last image that was passed to `in_store` has become the commit at `prefix`. If it was sent
-        completely, later commits can borrow from this commit.
+        Record that the last image that was passed to `in_store` has become the commit at `prefix`. Later commits can
+        borrow from this commit if its image was sent completely.
         """
         if manifest.extents or self._fruitless >= FRUITLESS_MAX:
             return
@@ -93,9 +93,8 @@ class Unchanged:
 
 def digest(image: memoryview) -> bytes:
     """
-    Return the digest of a complete image, which only a commit that borrows needs. The image of any other commit can be
-    compared with the digests in the manifest. These are digests of complete parts, and the image of a commit that
-    borrows may contain only some bytes of a borrowed part.
+    Return the digest of a complete image. Only a commit that borrows needs it: its image may contain only some bytes of
+    a borrowed part, and the digests in the manifest are those of complete parts.
     """
     return xxhash.xxh3_128_digest(image)
 
@@ -138,8 +137,8 @@ def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> BorrowedParts:
 
 def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) -> Iterator[Extent]:
     """
-    Yield the extents of a tensor that begins at byte `there` of the earlier image and at byte `start` of the new image.
-    If the tensor is spread over several parts of the earlier commit, each of these parts has an extent.
+    Yield an extent for each part of the earlier commit that contains bytes of a tensor. The tensor begins at byte
+    `there` of the earlier image and at byte `start` of the new image.
     """
     for part, (begin, end) in enumerate(pairwise(whole.begins)):
         first, last = max(there, begin), min(there + size_bytes, end)
@@ -149,8 +148,8 @@ def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) ->
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
     """
-    Join extents that follow one another in both the earlier and the new image, with the padding between them. This
-    keeps manifests of images with many tensors small.
+    Join two extents into one, including the padding between them, if they are neighbours in both the earlier and the
+    new image. This keeps manifests of images with many tensors small.
     """
     joined: list[Extent] = []
     for extent in extents:

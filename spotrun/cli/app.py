@@ -65,7 +65,7 @@ VERBS = {
     ),
     "metrics": ListedVerb("Export the costs and states of runs to Prometheus.", "--listen 127.0.0.1:9753"),
     "spans": ListedVerb(
-        "Send the history of a run to OpenTelemetry, as spans with the times in its ledger.", "resnet50"
+        "Send the history of a run to OpenTelemetry, as spans whose times come from the run's ledger.", "resnet50"
     ),
     "compare": ListedVerb("Show the bills of several runs side by side.", "on-demand spot"),
     "bill": ListedVerb(

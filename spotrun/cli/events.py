@@ -9,7 +9,8 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     """
     List everything that happened to a run, in order.
 
-    Times are in UTC or, for a run with `time_scale`, in run time. Entries without effect are marked VOID.
+    Times are UTC. With `time_scale`, they are in the run's own time, which passes faster than system time. Entries
+    without effect are marked VOID.
     """
     import json
 

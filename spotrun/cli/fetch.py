@@ -41,9 +41,7 @@ StepOption = Annotated[
 ListedOption = Annotated[bool, typer.Option("--list", "-l", help="List the stored files, and fetch none.")]
 ForceOption = Annotated[
     bool,
-    typer.Option(
-        "--force", help="Also replace files that fetch did not write, or that changed since fetch wrote them."
-    ),
+    typer.Option("--force", help="Also replace files that were not written by fetch, or were changed later."),
 ]
 
 
@@ -61,7 +59,7 @@ def fetch(
     Fetch the files that the script has written, during the run and after it.
 
     Files that are already in the folder are not fetched again. If the job has `outputs`, only files that `outputs`
-    names can be fetched. Times are UTC.
+    names can be fetched. Times in the output are UTC.
 
     Files that a tool might run or read as its configuration are never fetched: hidden files, and files with a name that
     git, Python, or a test runner, build tool, linter or coding assistant uses. Nothing is written to hidden folders.
@@ -112,7 +110,7 @@ def fetch(
 def _outputs_of(run: OpenRun, state: RunState, step: int | None) -> Outputs:
     """
     Raises:
-        RunNotFound: the run has no stored files, or none for the step.
+        RunNotFound: the run has no stored files, or none from this step.
     """
     from spotrun.report.fetching import why_nothing
 
@@ -161,8 +159,8 @@ def _target(run_id: str, to: str | None) -> Path:
     Return the folder to write into.
 
     Refuse hidden folders, the folders of git and other tools, and everything inside them. All folders in the absolute
-    path are checked, even those above the current folder. The user's home folder and the folders above it may be
-    hidden, but may not be git's.
+    path are checked, even those above the current folder. The user's home folder and the folders above it are refused
+    only if they are git's.
 
     Raises:
         SpecInvalid: the folder is refused, or `to` is empty.
@@ -194,8 +192,8 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
         CheckpointDamaged: a stored file is missing or damaged.
-        SpotrunError: a file or folder on this machine is in the way; or a file is refused; or all files are of kinds
-            that are never fetched.
+        SpotrunError: a file or folder on this machine is in the way; or fetching a file would be dangerous; or no file
+            is of a kind that may be fetched.
     """
     from spotrun.folder.stored_files import Outcome
 

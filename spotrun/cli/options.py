@@ -17,7 +17,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="The run's id, its name (of several runs, the newest), a prefix of either, or its folder's address.",
+        help="The run's id, its name (the newest run of that name), a prefix of either, or its folder's address.",
         autocompletion=run_names,
     ),
 ]
@@ -25,8 +25,8 @@ RunArgument = Annotated[
 
 def existing(context: typer.Context, store: str | None) -> str | None:
     """
-    Return the store of the runs. A store that the flag names must exist. A store that the environment variable names
-    need not exist, because the first launch creates it.
+    Return the store of the runs. If the flag names it, it must exist. If the environment variable names it, it need not
+    exist yet, because the first launch creates it.
 
     Raises:
         StoreError: the flag names a folder that does not exist.
@@ -70,7 +70,7 @@ PublishedAsOption = Annotated[
     typer.Option(
         "--published-as",
         metavar="[skypilot|adrs]",
-        help="How to read a 1 in a JSON record: as spot capacity (skypilot), or as no spot capacity (adrs).",
+        help="Meaning of a 1 in a JSON record: spot capacity (skypilot), or no spot capacity (adrs).",
     ),
 ]
 SpecArgument = Annotated[
@@ -89,7 +89,7 @@ ScriptArguments = Annotated[
 
 def print_json(value: object) -> None:
     """
-    Print a command's result to stdout as JSON. Also record that stdout now contains the result: from then on, an error
+    Print a command's result to stdout as JSON. Also record that stdout now contains the result, so that a later error
     is reported only on stderr.
     """
     import json
@@ -103,8 +103,8 @@ def print_json(value: object) -> None:
 @contextmanager
 def progress_bar(*, quiet: bool, doing: str = "simulating") -> Iterator[Callable[[int, int], None]]:
     """
-    Show a progress bar on the terminal. Yield a function that updates the bar, from the amount of work done and the
-    total amount.
+    Show a progress bar on the terminal. Yield a function that updates the bar. Its arguments are the amount of work
+    done and the total amount.
     """
     from rich.console import Console
     from rich.progress import Progress

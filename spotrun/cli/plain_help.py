@@ -1,6 +1,6 @@
 """
-Formats `--help` as plain lines. Each value has a descriptive name, where Typer writes its type (`<path>`), and each
-verb's help ends with an example.
+Formats `--help` as plain lines. Each value is shown by a descriptive name instead of its type (`FOLDER`, not `<path>`),
+and each verb's help ends with an example.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Verb(TyperCommand):
 
 
 def add_verbs(app: typer.Typer, command: str, verbs: Verbs) -> None:
-    """Add the verbs to the group `command`. The group's help lists each verb with the first line of its docstring."""
+    """Add the verbs to the command group. The group's help lists each verb with the first line of its docstring."""
     for name, (function, arguments) in verbs.items():
         assert function.__doc__ is not None
         short = function.__doc__.strip().splitlines()[0]

@@ -25,9 +25,9 @@ def spans(
     ] = None,
 ) -> None:
     """
-    Send the history of a run to OpenTelemetry, as spans with the times in its ledger.
+    Send the history of a run to OpenTelemetry, as spans whose times come from the run's ledger.
 
-    For a run that has not ended, only spans that have ended are sent. A second call of the command sends the same spans
+    For a run that has not ended, only spans that have ended are sent. If you call the command again, it sends them
     again.
     """
     from spotrun.metrics.spans import stretches

@@ -9,7 +9,7 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     """
     Explain each decision of a run in one sentence, and say what comes next.
 
-    Times are in UTC or, for a run with `time_scale`, in run time.
+    Times are UTC. With `time_scale`, they are in the run's own time, which passes faster than system time.
     """
     from spotrun.folder.store_capacity import shortage
     from spotrun.report.describe import EVENT_INDENT, about_times, timestamp

@@ -23,8 +23,8 @@ _CAPACITY_TYPES = {
 
 class CapacityRequest(NamedTuple):
     """
-    The capacity that a job wants. `types` are the instance types that the job lists in the section of its cloud. A job
-    that names neither a type nor an accelerator is assumed to want one GPU.
+    The capacity that a job wants. `types` are the instance types that the job's section for its cloud lists. A job that
+    names neither a type nor an accelerator is assumed to want one GPU.
     """
 
     resources: ResourcesSpec
@@ -60,8 +60,8 @@ class CapacityRequest(NamedTuple):
 
 class Allowance(NamedTuple):
     """
-    The unused part of one quota, `left` (None if unknown), and the amount `takes` that the smallest suitable instance
-    needs. `hint` says how to raise the quota, or how to find out its value.
+    A quota of the account. `hint` says how to raise it, or how to find out its value. `takes` is the amount that the
+    smallest suitable instance needs, and `left` is the amount that is still unused (None if unknown).
     """
 
     name: str
@@ -95,8 +95,8 @@ def accelerators_of(kinds: Iterable[InstanceType]) -> str:
 
 def quota_findings(markets: Sequence[Sequence[Allowance]]) -> Iterator[Finding]:
     """
-    Yield a finding for each quota, of spot and on demand. A quota that is too small is a failure only if the job fits
-    into neither the quotas of spot nor those of on demand; otherwise it is a warning.
+    Yield a finding for each spot quota and each on-demand quota. A quota that is too small is a warning if the job fits
+    into the quotas of the other capacity type, and a failure if not.
     """
     nothing_fits = bool(markets) and all(any(each.is_too_small for each in market) for market in markets)
     first: dict[str, Allowance] = {}

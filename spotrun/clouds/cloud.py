@@ -60,8 +60,8 @@ class RentalFlags(NamedTuple):
 
     def over(self, spec: RunSpec | None, cloud: str, *, like: str) -> ResourcesSpec:
         """
-        Return the job's resources, in which the values of the flags replace those of the job. `like` is an example of
-        an accelerator on this cloud, which the error message shows.
+        Return the job's resources, with the values of the flags in place of the job's own. `like` is an example of an
+        accelerator on this cloud, for the error message.
 
         Raises:
             SpecInvalid: the text of --accelerators is malformed.
@@ -100,15 +100,15 @@ class Shell(NamedTuple):
 
 def way_inside(spec: RunSpec) -> str:
     """
-    Return a note on how to get into the job's container from a shell on a rented instance; "" if the job does not train
-    in a container.
+    Return a note on how to open a shell in the job's container on a rented instance; "" if the job does not train in a
+    container.
     """
     place = f"`sudo /var/lib/spotrun/{ENTRANCE}`"
     return "" if spec.image is None else f"the training is in a container: {place} opens a shell in it\n"
 
 
 class Forward(NamedTuple):
-    """A port of this machine that is forwarded to a port of an instance, at 127.0.0.1 there."""
+    """The port `here` of this machine, which is forwarded to 127.0.0.1:`there` on an instance."""
 
     here: int
     there: int
@@ -116,14 +116,13 @@ class Forward(NamedTuple):
 
 class Cloud(CloudRules[RunSpec], Protocol):
     """
-    The base class of a cloud. To add a cloud, subclass it, and put an object of the subclass where
-    `spotrun.clouds.registry` looks for it. Methods that have a body in this class are for features that some clouds do
-    not have; a subclass overrides them if its cloud has the feature. Methods report failures by the errors that
-    CloudDriver lists.
+    The base class of a cloud. To add a cloud, subclass it, and put an instance of the subclass where
+    `spotrun.clouds.registry` looks for it. Methods that are not abstract are for features that some clouds lack; a
+    subclass overrides them if its cloud has the feature. Methods raise the errors that CloudDriver lists.
     """
 
     sends_bills: bool = True
-    """True if the cloud sends a bill, with which a run's bill can be compared."""
+    """True if the cloud sends a bill, so that spotrun can compare a run's cost with it."""
     failed_starts: str = ""
     """
     Path prefix, in a run's folder, of the logs of launches whose agent never ran; "" if the cloud has no such logs.
@@ -140,13 +139,13 @@ class Cloud(CloudRules[RunSpec], Protocol):
         return NoGuards()
 
     def identities(self, spec: RunSpec, clock: Clock) -> Identities:
-        """Return the interface to the run's identity, the role or service account that its instances use."""
+        """Return the interface to the run's identity: the role or service account that its instances use."""
         return NoIdentities()
 
     def clock(self, spec: RunSpec) -> ScaledClock:
         """
-        Return the clock for a new run. It runs at real speed, unless a rehearsal on a simulated cloud has set a faster
-        clock in the environment.
+        Return the clock for a new run. Its time passes as fast as system time, unless a rehearsal on a simulated cloud
+        has set a faster clock in the environment.
         """
         handed_down = clock_from_environment()
         return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
@@ -169,7 +168,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def require_identity(self, spec: RunSpec) -> None:
         """
-        If the job names an identity that all runs share, check that it exists. Change nothing.
+        If the job names an identity that all runs share, check that it exists. This method creates no identity.
 
         Raises:
             CloudError: no identity has this name.
@@ -182,7 +181,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """Return the billing rule: when billing starts and ends, how times are rounded, and which times are free."""
 
     def types_listed(self, spec: RunSpec) -> Sequence[str]:
-        """Return the only instance types that the job's section for this cloud allows; () if it allows all types."""
+        """Return the instance types that the job's section for this cloud lists; () if it allows all types."""
         return ()
 
     def of_any_type(self, spec: RunSpec) -> RunSpec:
@@ -193,8 +192,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def never_rented(self, kind: str) -> Unreadable | None:
         """
-        Return the reason why this cloud never rents out `kind` (an instance type, or accelerators). Return None if it
-        might rent it out.
+        Return the reason why this cloud never rents out `kind` (an instance type, or accelerators). Return None if the
+        cloud may rent it out.
         """
         return None
 
@@ -219,15 +218,17 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
         """
-        Return a command that forwards ports to an instance; raise CloudError if spotrun cannot forward ports on this
-        cloud.
+        Return a command that forwards ports to an instance.
+
+        Raises:
+            CloudError: spotrun cannot forward ports on this cloud.
         """
         raise CloudError(f"spotrun cannot forward a port to an instance on {self.name}", hint="leave out -L")
 
     def console(self, instance: Instance) -> str | None:
         """
-        Return the console output of an instance. Return None if there is none, or if the instances of this cloud write
-        their console output into the run's folder.
+        Return the console output of an instance. Return None if it is empty, or if the instances of this cloud write it
+        into the run's folder.
 
         Raises:
             CloudError: the console cannot be read.
@@ -260,7 +261,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
 
     def require_regions(self, regions: Sequence[str]) -> None:
-        """Raise SpecInvalid if a region that the user names does not exist, without using the network."""
+        """Raise SpecInvalid if one of `regions` does not exist. The network is not used."""
         return
 
     @abstractmethod
@@ -277,8 +278,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         """
-        Return the service that trains a job every night, even if the user's machine is off. It runs in `region`, begins
-        each night, and runs the night's runner.
+        Return the service in `region` that begins nights and runs their runners, even if the user's machine is off.
 
         Raises:
             SpecInvalid: the cloud has no such service.
@@ -289,7 +289,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         )
 
     def runner_calls(self, calls: Calls) -> RunnerCalls | None:
-        """Return the cost of these `calls` of a night's function; None if the cloud has no functions for nights."""
+        """Return the cost of `calls` of a night's function; None if the cloud has no functions for nights."""
         return None
 
     def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
@@ -300,7 +300,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         return tuple(region for region in named if region is not None)
 
     def reachable(self, address: str) -> str:
-        """Return an address of the store that instances can reach; raise StoreError if no address is reachable."""
+        """Return an address of the store that instances can reach. Raise StoreError if there is none."""
         return address
 
 
@@ -317,8 +317,8 @@ def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
 def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference], str]) -> Iterator[Unreadable]:
     """
     Yield an error for each secret of the job that this cloud's instances cannot read, because it is stored in another
-    cloud or on the user's machine. `advice` gets the place in this cloud where the secret could be stored instead, and
-    returns the error's hint.
+    cloud or on the user's machine. `advice` returns the error's hint; its argument is the place in this cloud where the
+    secret could be stored.
     """
     for name, reference in spec.secret_references.items():
         own = cloud.secret(name)
@@ -329,8 +329,8 @@ def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference],
 
 def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
     """
-    Return those of the job's secrets that are stored in this cloud. Secrets that are stored in another cloud are left
-    out. A job has such secrets if it was written for the other cloud and is rehearsed on this one.
+    Return those of the job's secrets that are stored in this cloud. A job that was written for another cloud, and is
+    rehearsed on this one, may have secrets that are stored in the other cloud.
     """
     found: dict[str, Reference] = {}
     for name, text in ({} if spec is None else spec.secrets).items():

@@ -21,12 +21,12 @@ class CloudDriver(Protocol):
     driver reports every failure of the cloud as a SpotrunError:
 
         InsufficientCapacity   this offering has no capacity   -> try another offering
-        QuotaExceeded          a quota of the account is full  -> as above, and tell the user; retry less and less often
-        CloudError itself      the cloud rejects the request   -> as for QuotaExceeded
+        QuotaExceeded          a quota of the account is full  -> try another; tell the user; retry ever less often
+        CloudError itself      the cloud rejects the request   -> do the same as for QuotaExceeded
         CloudUnavailable       throttled, 5xx, network         -> try again later
-        AccessDenied           credentials or permissions      -> the user has to fix them: report it
-        IdentityUnknown        no such identity is found       -> wait, if the identity is new
-        LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
+        AccessDenied           credentials or permissions      -> tell the user, who has to fix them
+        IdentityUnknown        the identity is not found       -> wait if the identity is new
+        LaunchTokenSpent       the token's instance is gone    -> the launch is over; use a new token
     """
 
     name: str
@@ -35,7 +35,7 @@ class CloudDriver(Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes for the user about gaps and oddities in the cloud's last answers, none of which stops a run."""
+        """Notes for the user about missing or unexpected data in the cloud's last answers. They never stop a run."""
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         """
@@ -52,10 +52,10 @@ class CloudDriver(Protocol):
         Idempotent on `request.token`: if an answer was lost, a repeated call returns the instance that the first call
         started, even while that instance is stopping.
 
-        If `request.count` is given, start this many members of a gang, and return the first. `instances` then lists
-        each member with its index and, once the member runs, its address. Either all members start or none, even if the
-        caller dies during the call. If there is capacity for only some of them, raise InsufficientCapacity. A driver
-        that cannot start gangs refuses the request (`require_one`) and starts nothing.
+        If `request.count` is given, start this many members of a gang, and return the first. Either all members start
+        or none, even if the caller dies during the call. If there is capacity for only some of them, raise
+        InsufficientCapacity. `instances` lists each member with its index and, once the member runs, its address. A
+        driver that cannot start gangs calls `require_one`, which raises CloudError.
 
         Raises:
             LaunchTokenSpent: the token's instance, or all of its members, existed and are terminated.
@@ -71,11 +71,12 @@ class CloudDriver(Protocol):
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         """
-        Return the instances that spotrun tagged, of one run or of all runs. Terminated instances are included while the
-        cloud still lists them.
+        Return the instances of one run or of all runs, found by spotrun's tags. Terminated instances are included while
+        the cloud still lists them.
 
         `must_see` names regions and zones; None means all. If one of them does not answer, raise an error. If any other
-        region or zone does not answer, leave it out, with a remark. The name of a zone begins with that of its region.
+        region or zone does not answer, leave it out and add a remark. The name of a zone begins with that of its
+        region.
         """
 
     def terminate(self, instance_id: str) -> None:

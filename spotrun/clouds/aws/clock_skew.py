@@ -1,5 +1,5 @@
 """
-Reads the time on AWS's clocks, and corrects a run's clock with it.
+Corrects a run's clock by AWS's clocks.
 
 AWS dates the events of instances by its own clocks. If such a time were compared with the time on this machine's clock,
 bills and decisions would be wrong by the difference between the clocks. So the run's clock is corrected by the time in

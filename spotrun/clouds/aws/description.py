@@ -68,13 +68,13 @@ def instance_of(
     Convert a row of DescribeInstances to an Instance.
 
     `prices` is the price history of the instance's pool, oldest first. If it is empty, the price in the instance's tag
-    is used. If EC2 does not report when an ended instance ended, it is assumed to have ended at `gone_by`.
+    is used. `gone_by` is the assumed end of an instance that has ended, if EC2 does not report when.
 
-    EC2 bills only running instances, but does not report when an instance began to run. Billing is assumed to start at
-    `pending_at`, when the instance was last seen pending or, if that is unknown, at the launch.
+    `pending_at` is the time at which the instance was last seen pending. Billing is assumed to start at this time (or
+    at the launch if it is None), because EC2 does not report when an instance began to run.
 
-    `key` is EBS's default key; "" if the caller is not allowed to read it. If EC2 could not start the instance, and the
-    key may be the cause, `end_reason` says so.
+    `key` is EBS's default encryption key; "" if the caller is not allowed to read it. If EC2 could not start the
+    instance, and the key may be the cause, `end_reason` says so.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]
@@ -134,8 +134,8 @@ def _reason(found: dict[str, Any]) -> str:
 
 def _told_reason(found: dict[str, Any], region: str, key: str | None) -> str:
     """
-    Return EC2's reason for the end of an instance, such as `Client.VolumeLimitExceeded: Volume limit exceeded`, and the
-    probable cause. If EC2's message does not begin with the error code, put the code in front of it.
+    Return the reason for an instance's end: EC2's error code and message, such as `Client.VolumeLimitExceeded: Volume
+    limit exceeded`, followed by the probable cause if it is known.
     """
     code, message = _reason(found), str(found.get("StateReason", {}).get("Message", ""))
     told = message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
@@ -160,7 +160,7 @@ def end_told(found: dict[str, Any]) -> datetime | None:
 
 
 def odd_tags(found: dict[str, Any]) -> str:
-    """Describe the tags that a user has made unreadable; "" if there are none."""
+    """Describe the tags that spotrun cannot read because a user changed them; "" if there are none."""
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     odd = [
         f"{key}={tags[key][:TAG_SHOWN_MAX]!r}"

@@ -3,7 +3,7 @@ Translates AWS's error codes into CloudDriver's errors.
 
 Codes of EC2: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. IAM's codes are listed under
 each of its actions: https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html. Numbers such as P4 refer
-to rows of the failure catalogue, which describe failures that these codes caused in other projects.
+to docs/design/failures.md, which lists failures that these codes caused in other projects.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NoSuchInstance(CloudError):
 
 
 class BadLaunchTemplate(CloudError):
-    """The launch template is gone or cannot be used. Its default version may have changed."""
+    """The launch template is gone or cannot be used, perhaps because its default version was changed."""
 
 
 class NoAnswer(Exception):
@@ -160,8 +160,9 @@ def translated(action: str) -> AbstractContextManager[None]:
     "AWS refused to …".
 
     Raises:
-        CloudError: for a code that ERRORS_BY_CODE lists, the subclass listed there; for any other code with status 5xx,
-            CloudUnavailable; for an error that this module does not list, Unexplained.
+        CloudError: boto3 raised an error. The subclass is the one that ERRORS_BY_CODE lists for the error's code;
+            CloudUnavailable for another code with status 5xx; or Unexplained for an error that this module does not
+            know.
     """
     return error_kinds.translated(_meaning_of, action)
 
@@ -183,8 +184,8 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
     """
-    Return the error for an error answer of AWS. Its message contains AWS's code and also AWS's message, because that
-    sometimes names zones that have capacity.
+    Return the error for an error response from AWS. Its message contains AWS's code and AWS's own message, which may
+    name zones that have capacity.
     """
     told = error.response.get("Error", {})
     code, words = str(told.get("Code", "unknown")), str(told.get("Message", ""))
@@ -197,7 +198,7 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
 
 
 def _without_page(words: str) -> str:
-    """Return `words`. If they contain an HTML page, which comes from a failing proxy, replace it with its title."""
+    """Return `words`. If they contain an HTML page (from a failing proxy), replace the page with its title."""
     found = _PAGE.search(words)
     if found is None:
         return words

@@ -1,7 +1,7 @@
 """
-Calls a night's function until the night's run has ended. A schedule calls it each minute, and a rule calls it when EC2
-sends an event about one of the run's instances. The function itself enables and disables both, so nothing runs between
-nights.
+Makes AWS call a night's function until the night's run has ended. A schedule calls it each minute, and a rule calls it
+when EC2 sends an event about one of the run's instances. The function itself enables and disables this schedule and
+this rule, so neither calls it between nights.
 
 https://docs.aws.amazon.com/scheduler/latest/APIReference/API_UpdateSchedule.html
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
@@ -27,9 +27,9 @@ _OF_A_SCHEDULE = (
 """Fields of a schedule. UpdateSchedule replaces all of them, and resets missing fields to their defaults."""
 INSTANCES_MAX = 50
 """
-Maximum number of instances whose events a rule passes on to the runner. It is limited because the rule's pattern names
-the instances, and may have at most 2,048 characters. The runner sees what happens to further instances when the
-schedule next calls it, up to a minute later.
+Maximum number of instances whose events a rule passes on to the runner. The rule's pattern names these instances, and
+may have at most 2,048 characters. The runner learns about events of other instances when the schedule next calls
+it, up to a minute later.
 """
 
 

@@ -1,8 +1,8 @@
 """
 The notices of EC2's metadata service (IMDSv2).
 
-The normal answer is 404. Only an answer with status 200, a known action and a time counts as a notice (failures.md N3
-to N8): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+If there is no notice, the service answers 404. Only an answer with status 200, a known action and a time is a notice
+(failures.md N3 to N8): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 
 def parse_action(body: bytes) -> datetime | None:
     """
-    Return the time at which the instance will be interrupted, from the text of `spot/instance-action`. Return None if
-    the text does not have a known action and a time.
+    Return the time at which the instance will be interrupted, according to `body`, the text of `spot/instance-action`.
+    Return None if the text has no known action or no time.
     """
     facts = _json_object(body)
     if facts.get("action") not in _ACTIONS:
@@ -116,7 +116,7 @@ class Ec2Notices:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], clock: Clock) -> Ec2Notices:
-        """Return a source for the endpoint that AWS's environment variable names or, by default, for EC2's own."""
+        """Return a source that uses the endpoint in ENDPOINT_VARIABLE or, by default, EC2's own endpoint."""
         return cls(environment.get(ENDPOINT_VARIABLE, ENDPOINT), clock)
 
     def notices(self) -> Iterator[Notice]:

@@ -29,7 +29,7 @@ _UNTOLD = "Compute Engine does not report this quota: only a launch shows whethe
 
 
 class Capacity:
-    """The zones and quotas of all regions in `config`, for a job that needs the resources `wanted`."""
+    """Checks the zones and quotas of the regions in `config`, for a job that needs the resources `wanted`."""
 
     def __init__(self, catalogs: Mapping[str, Catalog], config: GcpConfig, wanted: ResourcesSpec) -> None:
         self._catalogs = catalogs
@@ -42,7 +42,10 @@ class Capacity:
 
     def zone_findings(self) -> Iterator[Finding]:
         """
-        Report the suitable types that each zone offers; raise InsufficientCapacity if no zone offers a suitable type.
+        Report the suitable types that each zone offers.
+
+        Raises:
+            InsufficientCapacity: no zone offers a suitable type.
         """
         if not self._smallest_first:
             kinds = (kind for each in self._catalogs.values() for kind in each.types.values())
@@ -57,7 +60,7 @@ class Capacity:
 
     @cached_property
     def _smallest_first(self) -> list[Offering]:
-        """The offerings that could be launched, smallest first."""
+        """The offerings that suit the job, smallest first."""
         return smallest_first(
             offering
             for region in self._config.regions

@@ -47,8 +47,7 @@ from spotrun.units import Unreadable
 
 class Gcp(Cloud):
     """
-    Compute Engine. The section `gcp` of a job names regions and instance types, and the machine image and the network
-    of each instance.
+    Compute Engine. A job's `gcp` section names its regions and instance types, its machine image and its network.
     """
 
     name = "gcp"
@@ -109,8 +108,7 @@ class Gcp(Cloud):
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """
-        Correct `clock` before the run uses it. Google's answer to each call contains the time, which corrects the
-        clock; so one call is made now.
+        Correct `clock` before the run uses it, by making one call. The time in Google's answer corrects the clock.
         """
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
@@ -168,8 +166,8 @@ class Gcp(Cloud):
 
     def account(self, regions: Sequence[str]) -> Account:
         """
-        Return the interfaces to the project's instances in all regions, even those that `regions` does not name. A
-        region that does not answer is an error only if `regions` names it.
+        Return the interfaces to the project's instances in all regions. `regions` names those that must answer: if
+        another region does not answer, that is no error.
         """
         config, clock = GcpConfig(regions=tuple(map(str.lower, regions)) or GcpSpec().regions), system_clock()
         with _sdk():
@@ -225,7 +223,7 @@ CLOUD = Gcp()
 
 
 def _sdk() -> AbstractContextManager[None]:
-    """Return a context for imports that need the extra `gcp`. It turns an ImportError into CloudNotInstalled."""
+    """Return a context manager for imports that need the extra `gcp`. It turns ImportError into CloudNotInstalled."""
     return needs_extra("gcp", "gcp", CloudNotInstalled)
 
 

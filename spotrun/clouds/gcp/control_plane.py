@@ -1,13 +1,13 @@
 """
-Computes the cost of nights without their instances: of the service that Cloud Scheduler calls, its log, and its
-requests to the store.
+Computes what a night costs in addition to its instances: the runner's service (which Cloud Scheduler calls), its log,
+and its requests to the store.
 
 The prices come from a dated table, control_plane.json. The numbers of calls and requests were counted in a rehearsal of
-a night. Cloud Run and the log are charged at their list prices, although the free tier of each is at least twenty times
-what a month of nights needs.
+a night. Free tiers are ignored, although those of Cloud Run and of the log are at least twenty times what a month of
+nights needs.
 
-The jobs of Cloud Scheduler are not included, because they are charged per month, even if they never fire. The first
-three of a billing account are free. Requests to Compute Engine, IAM and Cloud Scheduler are free.
+Jobs of Cloud Scheduler are not included, because their price is per month, however often they fire; the first three of
+a billing account are free. Requests to Compute Engine, IAM and Cloud Scheduler are free.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from spotrun.run.price_tables import PriceTable, price_table
 
 MEMORY_MB = 512
 """
-Memory, in MB, of the service, which has one processor. nights.py requests this much memory, and passes the number to
-the service.
+Memory of the service in MB (it has one processor). nights.py requests this much memory, and passes the number to the
+service.
 """
 TICK_S = Decimal("0.5")
 """
@@ -62,8 +62,8 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 def usd_of(calls: Calls) -> Decimal:
     """
-    Return the cost of all calls of the service. Only for some of them is it known which requests they made. Each other
-    call is assumed to cost as much as the average of these.
+    Return the cost of all calls of the service. For some calls, the requests that they made are unknown. Each of these
+    is assumed to cost as much as the others on average.
     """
     counted = (
         _usd_of_service(calls.calls, Decimal(repr(calls.seconds)), calls.memory_mb)

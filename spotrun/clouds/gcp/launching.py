@@ -1,6 +1,6 @@
 """
-Sends a launch to Google. Google immediately answers the insert call with an operation, which shows only later whether
-the launch succeeded (G2).
+Requests an instance from Google. Google immediately answers the insert call with an operation, which shows only later
+whether the launch succeeded (failures.md G2).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from spotrun.instance import LaunchRequest
 
 ACCEPTED_WITHIN_S = 45.0
 """
-Maximum seconds that a launch waits for its operation. An operation that is still open by then continues at Google, and
-a later listing of operations shows how it ended.
+Maximum seconds that a launch waits for its operation to end. An operation that is still open then continues at Google,
+and a later listing of operations shows how it ended.
 """
 LOOKED_EVERY_S = 1.0
 _HAS_CAPACITY = ("STAGING", "RUNNING")
@@ -37,8 +37,8 @@ https://cloud.google.com/compute/docs/instances/instance-lifecycle
 
 class Launching:
     """
-    Requests instances in one project. Remembers whether the project may request that notices come two minutes before
-    the interruption, and counts for each launch how often Google refused its service account.
+    Requests instances in one project. Remembers whether the project may request the longer notice, of two minutes.
+    Counts for each launch how often Google refused the instance's service account.
     """
 
     def __init__(self, google: Google, project: str, config: GcpConfig, clock: Clock) -> None:
@@ -58,7 +58,7 @@ class Launching:
 
         Raises:
             AlreadyThere: a resource of the same name exists.
-            CloudError: the launch was refused, or failed. No instance of it is left, unless the message says so.
+            CloudError: the launch was refused, or failed. It has left no instance, unless the message says so.
         """
         self._denials[request.token] = max(denials, self._denials[request.token])
         operation = self._asked(request)
@@ -97,8 +97,8 @@ class Launching:
 
     def _settled(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> CloudError | None:
         """
-        Wait for the result of the launch. Return the error if it failed, and None if it succeeded, or if the result is
-        still unknown after ACCEPTED_WITHIN_S.
+        Wait for the result of the launch. Return the error if it failed. Return None if it succeeded, or if its result
+        is unknown after ACCEPTED_WITHIN_S.
         """
         until_s = self._clock.monotonic() + ACCEPTED_WITHIN_S
         while operation.get("status") != "DONE":
@@ -124,8 +124,8 @@ class Launching:
 
     def _has_made_it(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> bool:
         """
-        Return True if this operation created the instance that has this name now. Otherwise another runner has repeated
-        the launch after this operation was denied. The other runner's instance must not be ended.
+        Return True if this operation created the instance that now has this name. If it did not, another runner has
+        repeated the launch since, and the instance is that runner's, so it must not be ended.
         """
         return self._row(request, name).get("id") == operation.get("targetId")
 

@@ -1,4 +1,4 @@
-"""The parts of a Compute Engine machine for which it is billed."""
+"""The parts of a Compute Engine machine that are billed separately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CPUS_PER_WHOLE_G4_GPU = 48
 
 
 class Machine(NamedTuple):
-    """A machine type. `accelerator` is Google's name of its GPU, such as `nvidia-l4`; `local_ssds` counts its SSDs."""
+    """A machine type. `accelerator` is Google's name for its GPU, such as `nvidia-l4`; `local_ssds` counts its SSDs."""
 
     name: str
     cpus: int
@@ -35,10 +35,10 @@ class Machine(NamedTuple):
     @property
     def is_told_whole(self) -> bool:
         """
-        True if this Machine lists everything that is billed. That is not certain for three kinds of types:
+        True if these parts are certain to be exactly what is billed. That is not certain for three kinds of types:
         - types with shared cores, of which only a part is billed
         - smaller g4 types, which have only a part of a GPU
-        - a3, a2-ultragpu and -lssd types, whose local SSDs are missing from some lists of types
+        - a3, a2-ultragpu and -lssd types, if Google's list of types does not include their local SSDs
         """
         whole_gpu = self.family != "g4" or self.cpus >= _CPUS_PER_WHOLE_G4_GPU * self.accelerators
         gpus = bool(self.accelerators) == (self.family in _FAMILIES_WITH_GPUS)
