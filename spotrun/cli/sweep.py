@@ -26,7 +26,11 @@ BudgetOption = Annotated[
 ]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option("--deadline", metavar="TIME", help="Time by which all trials must be done, like 24h or 07:00."),
+    typer.Option(
+        "--deadline",
+        metavar="TIME",
+        help="Deadline for all trials: a duration or a time of day, like 24h or 07:00.",
+    ),
 ]
 SampleOption = Annotated[
     int | None,
@@ -45,7 +49,8 @@ MetricOption = Annotated[
     typer.Option(
         "--metric",
         metavar="NAME",
-        help="Compare trials by this metric, which the script logs. Default: the metric of keep_best, or else a loss.",
+        help="Compare trials by this metric, which the script logs. Default: the metric of keep_best; without one, "
+        "a loss.",
     ),
 ]
 ModeOption = Annotated[
@@ -104,9 +109,9 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Train a job with many values of its parameters, under one budget and one deadline; the worst trials stop early.
+    Train a job with different parameters, under one budget and one deadline; the worst trials stop early.
 
-    Each trial is an ordinary run, NAME-1, NAME-2 and so on. To carry on a sweep that was stopped or lost its process,
+    Each trial is an ordinary run, NAME-1, NAME-2 and so on. To continue a sweep that was stopped or interrupted,
     repeat the same command. If the sweep has ended, the command shows its report.
 
     A parameter becomes an argument of the script. If the job's envs have a variable with the parameter's name, the
