@@ -24,8 +24,7 @@ call.
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
     """
-    Check that the prices of some of the types that suit the job can be read. A run needs prices to choose a type, and
-    to compute its bill.
+    Check that the prices of `types` can be read. A run needs prices to choose a type and to compute its bill.
     """
     if not types:
         return

@@ -1,4 +1,4 @@
-"""The startup-script of a Google instance. spotrun.clouds.startup describes it."""
+"""Makes the startup script of a Google instance (see spotrun.clouds.startup)."""
 
 from __future__ import annotations
 
