@@ -67,8 +67,8 @@ def correction(found: Correction) -> str:
 
 class Shown(NamedTuple):
     """
-    The dollars of one line, rounded for display: the ledger's cost (`ours`), the explained parts of the difference, one
-    for each reason, and the unexplained part (`left`).
+    The dollars of one line, rounded for display. `ours` is the ledger's cost. The difference to the bill is split into
+    `explained`, one amount for each reason, and `left`, the unexplained rest.
     """
 
     ours: Decimal
