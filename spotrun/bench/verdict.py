@@ -1,5 +1,5 @@
 """
-Computes what would make a training faster, and by how much at most. Pure.
+Computes the maximum speedup of a training, with a faster device or with faster loading of data. Pure.
 
 In each step, the training waits for its data and then computes. `w` is the measured share of the time that it waits. A
 remedy shortens either the waiting or the computing. At best, that part then takes no time at all, and the speedup is
@@ -8,9 +8,8 @@ remedy shortens either the waiting or the computing. At best, that part then tak
     a faster device        1 / w           if computing takes no time
     faster loading         1 / (1 - w)     if waiting takes no time
 
-Both factors are upper bounds. A faster device gains even less if the loaders read ahead, that is, if they load data
-while the device computes. The faster the device, the less data they load during its computation, and the longer the
-training then waits for data.
+A faster device gains even less than this bound if the loaders load data while the device computes. They then have
+less time to do so, and the training waits longer.
 """
 
 from __future__ import annotations

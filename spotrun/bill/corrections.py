@@ -47,8 +47,8 @@ def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...
     Return the corrections for instances whose end the ledger does not know exactly, and for which the bill shows
     another end.
 
-    The bill has to cover the whole life of the instance. If the instance's last charged hour is the last hour in the
-    file, it is not corrected, because the next file may charge more hours.
+    An instance is corrected only if the bill is certain to cover its whole life. If its last charged hour is the last
+    hour in the file, the next file may charge more hours.
     """
     return tuple(_corrections(state, found))
 

@@ -24,7 +24,7 @@ SCOPE = (
 
 
 def show(found: Reconciliation, run: str, *, simulated: bool, console: Console | None = None) -> None:
-    """Print the comparison. Its tables have their full width even if the output is not a terminal."""
+    """Print the comparison. The tables have their full width even if the output is not a terminal."""
     print_figures(bill(found, run, simulated=simulated), console)
 
 

@@ -149,14 +149,14 @@ Map = Callable[[Callable[[tuple[Piece, int]], None], Sequence[tuple[Piece, int]]
 _IN_ITS_WAY = {
     errno.EISDIR: "a folder of that name exists",
     errno.ENOTDIR: "a file or a link is in the place of its folder",
-    errno.ELOOP: "a link, or something else that is no file, is in its place",
+    errno.ELOOP: "a link or a special file is in its place",
 }
 
 
 _OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
 """
-Errors that concern only one file, so that the other files can still be written: permissions, and names that a file
-system does not accept.
+Errors that concern only one file: permissions, and names that a file system does not accept. The other files are still
+written.
 """
 
 

@@ -84,7 +84,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def flaw(self, borrows: Sequence[str]) -> str | None:
         """
         Describe what is wrong with this manifest. Return None if it describes a complete image. `borrows` are the
-        prefixes of the commits from which, according to the ledger, this checkpoint borrows.
+        prefixes of the commits that, according to the ledger, this checkpoint borrows from.
         """
         if not all(_PART_NAME.fullmatch(part.name) for part in self.parts):
             return "its manifest names objects outside its prefix"
@@ -113,7 +113,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def one_after_the_other(sizes: Sequence[int]) -> list[Extent]:
-    """Return the extents of an image whose parts have these sizes, and lie in it completely and one after another."""
+    """Return the extents of an image that consists of complete parts, in order. `sizes` are the sizes of the parts."""
     starts = itertools.accumulate(sizes, initial=0)
     return [Extent(number, 0, start, size) for number, (start, size) in enumerate(zip(starts, sizes, strict=False))]
 

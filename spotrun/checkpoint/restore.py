@@ -232,7 +232,7 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
         raise CheckpointDamaged(f"{event.prefix} has a manifest that cannot be read: {error}") from error
     flaw = manifest.flaw(event.borrows)
     if flaw is None and manifest.size_bytes != event.size_bytes:
-        flaw = f"its manifest describes {manifest.size_bytes} bytes, not {event.size_bytes}"
+        flaw = f"its manifest describes {manifest.size_bytes} bytes, but the ledger {event.size_bytes}"
     if flaw is not None:
         raise CheckpointDamaged(f"{event.prefix}: {flaw}")
     return manifest
@@ -242,7 +242,7 @@ class _Front:
     """Tracks how many bytes from the start of an image have arrived without a gap. Parts may arrive in any order."""
 
     def __init__(self, starts: Sequence[int], size_bytes: int, recipient: Recipient) -> None:
-        """Begin with no parts. `starts` contains the offset of each part in the image."""
+        """Track the parts of one image, which begin at the offsets `starts`."""
         self._starts = starts
         self._order = sorted(range(len(starts)), key=starts.__getitem__, reverse=True)
         self._missing = set(self._order)

@@ -15,7 +15,7 @@ def parent_of(
 ) -> Iterator[tuple[int, str]]:
     """
     Yield a descriptor of the folder that contains the file `path`, and the file's name. `path` is relative to the
-    descriptor `folder`. With `make`, missing folders are created.
+    folder behind the descriptor `folder`. With `make`, missing folders are created.
 
     `judge` is called with the descriptor of `folder` and of each folder of `path`, before anything is created in it.
     It can refuse the path by raising an error.

@@ -44,7 +44,7 @@ ChangeoverOption = Annotated[
     ),
 ]
 OnDemandOption = Annotated[
-    float, typer.Option("--on-demand", metavar="USD", min=0.01, help="On-demand price of an hour.")
+    float, typer.Option("--on-demand", metavar="USD", min=0.01, help="On-demand price per hour.")
 ]
 PriceRatioOption = Annotated[
     float,

@@ -19,7 +19,11 @@ from spotrun.errors import needs_extra
 
 GridOption = Annotated[
     list[str] | None,
-    typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and its values, like lr=1e-3,3e-4. Repeatable."),
+    typer.Option(
+        "--grid",
+        metavar="NAME=VALUE,…",
+        help="A parameter and its values, like lr=1e-3,3e-4. Repeat the option to vary several parameters.",
+    ),
 ]
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trials together.")
@@ -81,7 +85,7 @@ NameOption = Annotated[
         "--name",
         "-n",
         metavar="NAME",
-        help="Give the sweep this name. Default: resnet50-sweep for a job named resnet50.",
+        help="Name of the sweep. Default: resnet50-sweep for a job named resnet50.",
     ),
 ]
 ForegroundOption = Annotated[bool, typer.Option("--foreground", hidden=True)]

@@ -30,7 +30,7 @@ AtOption = Annotated[
         "--at", metavar="STEP,...", help="Kill the training after each of these steps, instead of random ones."
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for the choice of the random steps.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for choosing the random steps.")]
 WithinOption = Annotated[str, typer.Option("--within", metavar="DURATION", help="Time limit for each training.")]
 KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the runs, logs and traces when the check is done.")]
 

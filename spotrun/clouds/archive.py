@@ -211,7 +211,7 @@ def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes
     lock = files("spotrun.boot").joinpath("lock.txt").read_text()
     if wanted in lock and f"sha256:{digest}" not in lock:
         raise NotInstalled(
-            f"pip fetched a {wheels[0].name} that is not in spotrun's lock file: sha256 {digest}",
+            f"pip fetched {wheels[0].name}, which is not in spotrun's lock file: sha256 {digest}",
             hint="check which index pip uses",
         )
     return data

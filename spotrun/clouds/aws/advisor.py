@@ -2,7 +2,7 @@
 Reads Amazon's Spot Instance Advisor. For each instance type and region, it shows how often EC2 interrupted spot
 instances last month, as a band such as "<5%" or "5-10%".
 
-The data is public, but not part of EC2's API. https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data.
+The data is public (https://aws.amazon.com/ec2/spot/instance-advisor/), but not part of EC2's API.
 """
 
 from __future__ import annotations

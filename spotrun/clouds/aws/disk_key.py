@@ -101,9 +101,9 @@ def _judged(region: Region, key: str, what: str, role: str, command: str) -> Ite
 
 def _policy_allows(region: Region, key: str, role: str) -> bool:
     """
-    Return True if the key's policy itself allows the key to `role` or to every principal. A statement for the whole
-    account is not enough, because then a role's own policy has to allow the key too, and that of EC2's role for spot
-    allows no key.
+    Return True if the key's policy itself gives `role`, or every principal, access to the key. A statement for the
+    whole account is not enough, because then a role's own policy has to allow the key too, and that of EC2's role for
+    spot allows no key.
     """
     answer = region.ask("read the policy of a key", lambda: region.kms.get_key_policy(KeyId=key, PolicyName="default"))
     statements = _listed(json.loads(answer["Policy"])["Statement"])

@@ -26,7 +26,7 @@ GROUP, ROLE = "spotrun", "spotrun-guard"
 _NOBODYS = "spotrun-doctor"
 _FAR_AHEAD = timedelta(days=365)
 """
-Time until the trial guard that `doctor` makes would fire. Normally `doctor` deletes the trial guard itself. If `doctor`
+Time until the test guard that `doctor` makes would fire. Normally `doctor` deletes the test guard itself. If `doctor`
 dies before that, the next `doctor` deletes it. If `doctor` is never run again, the guard fires, finds nothing to end,
 and disappears.
 """

@@ -47,8 +47,8 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
 
 def spot_role_findings(region: Region) -> Iterator[Finding]:
     """
-    Check for the role that EC2 needs for spot. If the role is missing, create it, as EC2 itself would at the account's
-    first spot launch:
+    Check that the role that EC2 needs for spot exists. If it is missing, create it, as EC2 itself would at the
+    account's first spot launch:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 
     Raises:

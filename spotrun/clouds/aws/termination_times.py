@@ -20,7 +20,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html
 class TerminationTimes:
     """
     The times at which instances ended. An interrupted spot instance ended when its spot request last changed. For any
-    other instance, this is the time at which spotrun first saw that it was terminated. Once known, a time never
+    other instance, the time at which spotrun first saw it terminated counts as its end. Once known, a time never
     changes, because bills depend on it.
     """
 
