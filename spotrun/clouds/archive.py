@@ -52,8 +52,8 @@ class FunctionRuntime(NamedTuple):
     A cloud service that runs an archive as a function. `extra` names the spotrun extra that the service needs.
     `glibc_of` maps each Python version that the service offers to the glibc version of its Linux.
 
-    `calls` is asked for the name of each file in a package. If it returns False, the cloud function never reads the
-    file, and the archive leaves it out. If `compiled` is True, the archive also contains the modules' bytecode, so
+    `calls` gets the name of each file in a package. If it returns False, the cloud function never reads the file, and
+    the archive leaves it out. If `compiled` is True, the archive also contains the modules' bytecode, so
     that the function starts faster.
     """
 

@@ -107,7 +107,7 @@ def test_every_verb_has_its_place_in_the_help(spotrun: Spotrun) -> None:
         ("verify-resume x.py --at 5,-1", "steps, counted from 1"),
         ("verify-resume x.py --at ''", "steps, counted from 1"),
         ("verify-resume x.py --within 0s", "longer than 0s"),
-        ("simulate --traces . --work 8h --deadline 4h", "no --deadline leaves enough time"),
+        ("simulate --traces . --work 8h --deadline 4h", "every --deadline is too short"),
         ("simulate --traces . --on-demand inf", "is not a finite number"),
         ("simulate --traces . --price-ratio inf", "is not a finite number"),
         ("simulate --traces . --nodes 0", LEAST),

@@ -275,7 +275,7 @@ class Aws(Cloud):
         if not isinstance(address.parse(store), address.BucketAddress):
             raise StoreError(
                 f"{store} is a folder of this machine, which instances cannot reach",
-                hint="--store s3://BUCKET/runs, or checkpoint.uri in the job (infra/aws/README.md makes one)",
+                hint="--store s3://BUCKET/runs, or checkpoint.uri in the job (make a bucket: infra/aws/README.md)",
             )
         return store
 

@@ -48,8 +48,8 @@ class RunRoles:
     after an interruption, the role shows that something remains to be removed.
 
     IAM is the same in all regions, so all calls to IAM go through `region`. If `region` does not report the account's
-    number, `others` are asked for it. A role can read only the job's `secrets` and `repository`, the ECR repository of
-    the job's container image ("" if it has none).
+    number, it is read from one of `others`. A role can read only the job's `secrets` and `repository`, the
+    ECR repository of the job's container image ("" if it has none).
     """
 
     noun = "role"
