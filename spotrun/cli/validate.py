@@ -29,9 +29,7 @@ def validate(
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(
-            "--write", metavar="JOB.yaml", help="With --from: write the job to this file, next to the SkyPilot file."
-        ),
+        typer.Option("--write", metavar="JOB.yaml", help="With --from: file for the job, next to the SkyPilot file."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
