@@ -1,6 +1,6 @@
 """
-Contains sitecustomize.py. Each Python imports the module `sitecustomize` when it starts. On an instance, the user's own
-Python therefore imports the one in this folder.
+Makes the user's own Python run spotrun's hooks. Python imports the module `sitecustomize` when it starts; on an
+instance, PYTHONPATH leads it to the one in this folder.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """
-Makes torch's rendezvous stores (TCPStore) listen at one address only.
+Makes torch's rendezvous stores (TCPStore) listen on one address only.
 
-torch's ranks connect only to MASTER_ADDR. But without this module, torch's stores listen at all addresses of the
+torch's ranks connect only to MASTER_ADDR. But without this module, torch's stores listen on all addresses of the
 machine, so their port can be reached from every network to which the machine is connected.
 """
 
@@ -21,7 +21,7 @@ BACKLOG = 2048
 
 
 def install(distributed: Any) -> None:
-    """Replace torch.distributed's TCPStore with a class that listens at one address. A second call does nothing."""
+    """Replace torch.distributed's TCPStore with a class that listens on one address. A second call does nothing."""
     found = getattr(distributed, "TCPStore", None)  # absent if torch was built without it
     if found is None or hasattr(found, "listens_at"):
         return
@@ -34,8 +34,8 @@ def install(distributed: Any) -> None:
 def _narrowed(found: Any) -> Any:
     class TCPStore(found):  # type: ignore[misc]
         """
-        torch's store, but it listens only at `host_name`. If this is not an address of this machine, for example behind
-        NAT, the store listens at all addresses, as torch's own store does.
+        A store of torch that listens only on `host_name`. If this is not an address of this machine, for example behind
+        NAT, the store listens on all addresses, as torch's own does.
         """
 
         def __init__(
@@ -48,7 +48,7 @@ def _narrowed(found: Any) -> Any:
             **named: Any,
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
-                # Listening fails if another TCPStore of this process already listens at the port. torch then shares
+                # Listening fails if another TCPStore of this process already listens on the port. torch then shares
                 # that store.
                 with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
                     port = listener.getsockname()[1]  # for port 0, the system chooses a port
@@ -58,7 +58,7 @@ def _narrowed(found: Any) -> Any:
         @staticmethod
         def listens_at(host: str, port: int) -> socket.socket:
             """
-            Return a socket that listens at `host` and `port`.
+            Return a socket that listens on `host` and `port`.
 
             Raises:
                 OSError: the port is taken, or the address does not belong to this machine.

@@ -42,7 +42,7 @@ def _bars(rows: Sequence[BenchRow], figure: Callable[[BenchRow], float]) -> Mark
 
 
 def _steps(rows: Sequence[BenchRow]) -> Markup:
-    """Draw, for each row, the shares of a step in which the training computes and waits for data."""
+    """Draw, for each training, how a step divides into computing and waiting for data."""
     drawn = []
     for each in rows:
         assert each.measured is not None

@@ -18,7 +18,8 @@ def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_
     instance that the waiting trials need; `going` lists the kinds of the running trials.
 
     At most `max_parallel` trials run at the same time. If it is None, at most MAX_PARALLEL trials run, and only one of
-    each kind, because a quota seldom allows two. Trials whose kind has the fewest running trials begin first.
+    each kind, because a quota seldom allows two instances of a kind. Trials whose kind has the
+    fewest running trials begin first.
     """
     chosen: list[int] = []
     while len(going) + len(chosen) < (max_parallel or MAX_PARALLEL):
@@ -34,10 +35,11 @@ def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_
 
 def shares(left_usd: Decimal, leasts_usd: Sequence[Decimal | None]) -> list[Decimal]:
     """
-    Divide what is left of the budget among the trials that begin together, and return their shares in order.
+    Divide the rest of the budget among the trials that begin together, and return their shares in order.
 
-    To let all trials run equally long, each share is proportional to the minimum that the trial needs to begin
-    (`leasts_usd`). If the money is not enough for all trials, the list is shorter, and the last trials get nothing.
+    `leasts_usd` are the smallest budgets with which the trials can begin. The shares are proportional to them, so that
+    all trials run equally long. If the rest is less than their sum, the list is shorter, and the last trials get
+    nothing.
     """
     leasts = [least or CENT for least in leasts_usd]
     while sum(leasts) > left_usd:

@@ -30,7 +30,7 @@ SELDOM = Steps(1_000_000_000)
 
 
 class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A training to measure. Where a field is None, the training keeps the job's value."""
+    """A training to measure. A field that is None keeps the job's value."""
 
     kind: Kind | None
     devices: int | None = None
@@ -46,7 +46,7 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def otherwise(self) -> str:
         """
-        The settings that the trial changes in the job, except the kind of instance: for example `batch 16, 16-mixed`.
+        The job's settings that the trial changes, except the kind of instance: for example `batch 16, 16-mixed`.
         """
         parts = [
             *([f"{self.devices} devices"] if self.devices is not None and not self._tells_devices else []),
@@ -63,7 +63,7 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """
     The names of the script's arguments for batch size, number of devices and precision, for example `--batch-size`. A
-    name is None if the user did not give it.
+    name that the user did not give is None.
     """
 
     batch: str | None = None
@@ -79,8 +79,8 @@ def trials(
     precisions: Sequence[str],
 ) -> list[BenchTrial]:
     """
-    Return a trial for each combination of `kinds`, `devices`, `batches` and `precisions`. Where a sequence is empty,
-    the trials keep the job's value.
+    Return a trial for each combination of `kinds`, `devices`, `batches` and `precisions`. An empty sequence keeps the
+    job's value.
     """
     chosen: list[Kind | None] = [*(kinds or spec.resources.kinds)] or [None]
     found = [
@@ -100,9 +100,11 @@ def spec_of(
     spec: RunSpec, script: Script, trial: BenchTrial, names: Arguments, within: timedelta, budget: Decimal | None
 ) -> RunSpec:
     """
-    Return the job of the short run that measures `trial`. It is the user's job `spec` with these changes: it uses the
-    trial's kind of instance, and passes the trial's values to `script` as arguments; it ends after `within` or when
-    `budget` is spent; it makes no checkpoints; and on the local cloud it loses no instance.
+    Return the job of the short run that measures `trial`. It differs from the user's job `spec` in these points:
+    - It uses the trial's kind of instance, and passes the trial's values to `script` as arguments.
+    - It ends after `within`, or when `budget` is spent.
+    - It makes no checkpoints.
+    - On the local cloud, it loses no instance.
 
     Raises:
         SpecInvalid: the script does not have an argument for one of the trial's values.
@@ -138,9 +140,9 @@ def spec_of(
 
 def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:
     """
-    Yield a note for each argument that the user named in a flag, but that neither the job nor a file next to the script
-    mentions, because the script may not have it. Also yield a note if the number of devices varies and the script has
-    no argument for it.
+    Yield a note for each name in `names` that the script may not know, because neither the job nor a file next to the
+    script mentions it. Also yield a note if the number of devices varies (`devices`) and the script has no argument for
+    it.
     """
     if train.run is not None:
         return

@@ -1,16 +1,15 @@
 """
-Computes what would make a training faster, and by how much at most. Pure.
+Computes the maximum speedup of a training, with a faster device or with faster loading of data. Pure.
 
 In each step, the training waits for its data and then computes. `w` is the measured share of the time that it waits. A
-remedy shortens either the waiting or the computing. In the best case, the shortened part takes no time at all, and the
-training becomes faster by this factor (Amdahl 1967):
+remedy shortens either the waiting or the computing. At best, that part then takes no time at all, and the speedup is
+(Amdahl 1967):
 
     a faster device        1 / w           if computing takes no time
     faster loading         1 / (1 - w)     if waiting takes no time
 
-Both factors are upper bounds. A faster device gains even less if the loaders read ahead, that is, if they load data
-while the device computes. The faster the device, the less data they load during its computation, and the longer the
-training then waits for data.
+A faster device gains even less than this bound if the loaders load data while the device computes. They then have
+less time to do so, and the training waits longer.
 """
 
 from __future__ import annotations
@@ -39,10 +38,11 @@ def loading_gain(measured: Measurement) -> float:
 
 def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     """
-    Return the speedup with `more` additional processors, if the data loaders keep them as busy as the present ones.
+    Return the speedup with `more` additional CPUs, provided that the data loaders use them as fully as the present
+    CPUs.
 
-    Return None if the present processors are not busy. Then more processors would not help, because loading waits for
-    something else, or has too few workers.
+    Return None if the present CPUs are not busy. Then more CPUs would not help, because loading waits for something
+    else, or has too few workers.
     """
     if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
         return None

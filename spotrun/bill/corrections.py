@@ -1,8 +1,8 @@
 """
 Corrects the recorded ends of instances from the cloud's bill. Pure.
 
-Sometimes no runner sees an instance end, and the cloud does not report when it ended. The ledger then has only the
-earliest possible time of the end. The bill shows how long the cloud really charged for the instance.
+Sometimes no runner sees an instance end, and the cloud does not report when it ended. The ledger then has only
+the earliest time by which it must have ended. The bill shows how long the cloud really charged for the instance.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from spotrun.run.state import Launch, RunState
 @dataclass(frozen=True)
 class Correction:
     """
-    A correction of the end of an instance, which is `member` of launch `launch`.
+    A correction of the recorded end of an instance, which is `member` of launch `launch`.
 
-    According to the bill, the instance ended at `ended_at`. The ledger has only the earliest possible end, `was`;
-    `bound` says how it is known. With the corrected end, the run costs `usd` more (less if `usd` is negative).
+    According to the bill, the instance ended at `ended_at`. The ledger has only `was`, the earliest time by which it
+    must have ended; `bound` names the fact from which this follows. `usd` is what the correction adds to the run's cost
+    (negative if it lowers the cost).
     """
 
     launch: int
@@ -43,11 +44,11 @@ class Correction:
 
 def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...]:
     """
-    Return the corrections for instances whose end the ledger does not know exactly. An instance is corrected if the
-    bill shows another end.
+    Return the corrections for instances whose end the ledger does not know exactly, and for which the bill shows
+    another end.
 
-    The bill has to cover the whole life of the instance. If the instance's last charged hour is the last hour in the
-    file, it is not corrected, because the next file may charge more hours.
+    An instance is corrected only if the bill is certain to cover its whole life. If its last charged hour is the last
+    hour in the file, the next file may charge more hours.
     """
     return tuple(_corrections(state, found))
 
@@ -88,7 +89,7 @@ def _covers(statement: Statement, member: Member, ended_at: datetime) -> bool:
 
 def _end_by(line: Line, launch: Launch) -> datetime:
     """
-    Return the end of the instance according to the bill. With this end, the ledger's cost equals the charged amount.
+    Return the end of the instance according to the bill: with this end, the ledger's cost equals the charged amount.
     """
     member, latest = launch.members[line.member], launch.latest_end_of(line.member)
     began = member.billed_from
@@ -108,7 +109,7 @@ def _metered(usage: Sequence[Charge]) -> timedelta | None:
 
 
 def _paid_for(usage: Sequence[Charge], member: Member, began: datetime, latest: datetime) -> timedelta:
-    """Return the running time, in whole seconds, for which the ledger's prices give the charged amount."""
+    """Return the running time, in whole seconds, that costs the charged amount at the ledger's prices."""
     paid = sum((charge.amount_usd for charge in usage), Decimal(0))
     life_s = range(int((latest - began).total_seconds()))
     seconds = bisect_left(life_s, paid, key=lambda each: metered(member.prices, began, began + timedelta(seconds=each)))

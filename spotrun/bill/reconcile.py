@@ -362,7 +362,7 @@ class _InstanceLine:
 
     @property
     def _end_is_bounded(self) -> bool:
-        """True if the bill lists the instance's usage, and the ledger knows only the earliest possible end time."""
+        """True if the bill lists the instance's usage, and the end in the ledger is only an estimate."""
         return bool(self._usage) and self._gone is not None and bool(self._gone.bounded_by)
 
     def _until_its_time_to_live(self) -> Decimal:

@@ -24,7 +24,7 @@ SCOPE = (
 
 
 def show(found: Reconciliation, run: str, *, simulated: bool, console: Console | None = None) -> None:
-    """Print the comparison. Its tables have their full width even if the output is not a terminal."""
+    """Print the comparison. The tables have their full width even if the output is not a terminal."""
     print_figures(bill(found, run, simulated=simulated), console)
 
 
@@ -67,8 +67,8 @@ def correction(found: Correction) -> str:
 
 class Shown(NamedTuple):
     """
-    The dollars of one line, rounded for display: the ledger's cost (`ours`), the explained parts of the difference, one
-    for each reason, and the unexplained part (`left`).
+    The dollars of one line, rounded for display. `ours` is the ledger's cost. The difference to the bill is split into
+    `explained`, one amount for each reason, and `left`, the unexplained rest.
     """
 
     ours: Decimal

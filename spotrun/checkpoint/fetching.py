@@ -67,11 +67,10 @@ def fetch(
     never followed, and nothing is written into folders of git or of a virtual environment. For each file:
     - If its name could make a tool run the file or read it as configuration, the file is not fetched.
     - If the local file has the same bytes, it is not written again.
-    - If the local file differs from what an earlier fetch wrote (see `record`), it is the user's own, and is kept. With
-      `force` it is replaced.
-    - If the local file is longer than the stored file, it is renamed before the stored file is written. With `force` it
-      is not. For example, a log becomes shorter if a later attempt starts it again, and the user may still want the
-      longer log.
+    - If the local file differs from what an earlier fetch wrote (see `record`), the user has made or changed it. It is
+      kept, unless `force` is True.
+    - If the local file is longer than the stored file, it is renamed before the stored file is written, unless `force`
+      is True. For example, a later attempt may have started a log again, and the user may still want the longer log.
 
     Raises:
         StoreError: the store cannot be read.
@@ -90,7 +89,7 @@ def fetch(
 
 def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:
     """
-    Write the files into a folder of the agent. Files of any name are written, and existing files are replaced. Raises
+    Write the files into a folder of the agent, whatever their names are. Existing files are replaced. Raises
     the same errors as `fetch`.
     """
     yield from _written(folder, files, lambda root: _Writer(store, root, lambda _: None))
@@ -124,8 +123,8 @@ def _written(folder: Path, files: Sequence[OutputFile], writer_in: Callable[[int
 
 def is_at(folder: Path, file: OutputFile) -> bool:
     """
-    Return True if the file in `folder` is readable and has the bytes of `file`. The caller has already compared the
-    sizes.
+    Return True if the local copy of `file` in `folder` is readable and has the same bytes. The caller has already
+    compared the sizes.
     """
     try:
         return _holds(open_at(folder, file.path), [piece.content for piece in file.pieces])
@@ -150,14 +149,14 @@ Map = Callable[[Callable[[tuple[Piece, int]], None], Sequence[tuple[Piece, int]]
 _IN_ITS_WAY = {
     errno.EISDIR: "a folder of that name exists",
     errno.ENOTDIR: "a file or a link is in the place of its folder",
-    errno.ELOOP: "a link, or something else that is no file, is in its place",
+    errno.ELOOP: "a link or a special file is in its place",
 }
 
 
 _OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
 """
-Errors that concern only one file, so that the other files can still be written: permissions, and names that a file
-system does not accept.
+Errors that concern only one file: permissions, and names that a file system does not accept. The other files are still
+written.
 """
 
 
@@ -175,8 +174,8 @@ class _Writer:
 
     def file(self, file: OutputFile, each: Map) -> Fetched:
         """
-        Write one file, and return the outcome. `each` is `map`, to fetch the file's pieces one after another, or a
-        thread pool's `map`, to fetch several at a time.
+        Write one file, and return the outcome. `each` is the function that fetches the file's pieces: `map` fetches
+        them one after another, and a thread pool's `map` several at a time.
         """
         try:
             return self._fetched(file, each)
@@ -192,8 +191,8 @@ class _Writer:
 
     def _judge(self, folder: int) -> None:
         """
-        Raise an error if nothing may be written into `folder` or below it. Subclasses override this method, which
-        allows all folders.
+        Raise an error if nothing may be written into `folder` or below it. This class allows all folders; subclasses
+        may refuse some.
         """
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
@@ -268,8 +267,8 @@ class _ToUser(_Writer):
 
     def _there(self, file: OutputFile, contents: Sequence[Content]) -> Outcome | None:
         """
-        Return None if the file can be written, because there is no such file yet or because it may be replaced.
-        Otherwise return the outcome: the existing file is already the same, or the user has changed it.
+        Return None if the file can be written: it does not exist yet, or it may be replaced. Otherwise return why it is
+        not written: the existing file is the same (SAME), or the user has changed it (CHANGED_HERE).
         """
         try:
             with parent_of(self._root, file.path, judge=self._judge) as (parent, name):
@@ -309,7 +308,7 @@ def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
 
 
 def _placed(file: OutputFile) -> list[tuple[Piece, int]]:
-    """Return each piece with the offset in the file at which it begins."""
+    """Return each piece with its offset in the file."""
     placed, start = [], 0
     for piece in file.pieces:
         placed.append((piece, start))

@@ -1,5 +1,5 @@
 """
-The manifest of a checkpoint: the objects that hold its image, and which bytes each object holds.
+The manifest of a checkpoint: which objects hold its image, and which bytes each of them holds.
 
     PREFIX/part-0000 … part-NNNN     the image in pieces, without the bytes that the commit borrows
     PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; the ledger has the manifest's digest
@@ -41,8 +41,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
-    A range of the image and where it is stored. The range has `size_bytes` bytes. It begins at byte `start` of the
-    image, and at byte `at` of part number `part`.
+    A range of the image, and where it is stored. Its `size_bytes` bytes begin at byte `start` of the image. They are
+    stored in part number `part`, from byte `at` on.
     """
 
     part: Count
@@ -53,12 +53,11 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    The parts of an image. Without `extents`, the image consists of the complete parts, one after another. With
-    `extents`, it consists of these ranges of the parts; a part may then also hold bytes that do not belong to this
-    image.
+    The parts of an image. If `extents` is empty, the image consists of the complete parts, one after another. Otherwise
+    it consists of these ranges of the parts, and a part may also hold bytes that do not belong to the image.
 
     `meta` is a copy of the `meta` in the image's header. A trainer can begin to load when it has the first
-    `begin_bytes` bytes of the image; None if unknown.
+    `begin_bytes` bytes of the image; None if this number is unknown.
     """
 
     format: Count
@@ -85,7 +84,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def flaw(self, borrows: Sequence[str]) -> str | None:
         """
         Describe what is wrong with this manifest. Return None if it describes a complete image. `borrows` are the
-        prefixes of the commits from which, according to the ledger, this checkpoint borrows.
+        prefixes of the commits that, according to the ledger, this checkpoint borrows from.
         """
         if not all(_PART_NAME.fullmatch(part.name) for part in self.parts):
             return "its manifest names objects outside its prefix"
@@ -114,7 +113,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def one_after_the_other(sizes: Sequence[int]) -> list[Extent]:
-    """Return the extents of an image that consists of complete parts of these sizes, one after another."""
+    """Return the extents of an image that consists of complete parts, in order. `sizes` are the sizes of the parts."""
     starts = itertools.accumulate(sizes, initial=0)
     return [Extent(number, 0, start, size) for number, (start, size) in enumerate(zip(starts, sizes, strict=False))]
 

@@ -62,18 +62,18 @@ class Image(msgspec.Struct, frozen=True):
 
 class Recipient(Protocol):
     """
-    Uses a checkpoint while it arrives. The methods are called by several threads, but never by two at the same time.
+    Uses a checkpoint while it arrives. Several threads call its methods, but never at the same time.
     """
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
-        Get the memory of the image before any of its bytes have arrived. Its first `begin_bytes` bytes arrive before
-        the others, and are enough for a trainer to begin its restore. If the image turns out to be damaged, this method
-        is called again with an older commit's image.
+        Receive the image's memory, which is still empty. The first `begin_bytes` bytes will arrive before the others.
+        With them, a trainer can begin its restore. If the image turns out to be damaged, this method is called again
+        with an older commit's image.
         """
 
     def has(self, size_bytes: int) -> None:
-        """Learn that the image's first `size_bytes` bytes have arrived and match the committed bytes."""
+        """Receive the news that the image's first `size_bytes` bytes have arrived and match the committed bytes."""
 
 
 class NewestReadable(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ def newest_readable(
 ) -> NewestReadable:
     """
     Return the newest undamaged image of `candidates`, which must be listed newest first. `ready` is the image of one
-    candidate that was already read and is undamaged. If a newer one is found, `ready` is closed.
+    candidate, if it was already read and is undamaged. It is closed if a newer candidate is undamaged.
 
     Raises:
         CheckpointDamaged: all candidates are damaged.
@@ -154,12 +154,11 @@ def recognised(
     """
     Check whether the memory of `held` still contains the image of its commit, so that the image need not be fetched. If
     so, free the memory before and after the image, and return `held`. If a byte differs, or the digests of the commit
-    cannot be read, close `held` and return None. The process that wrote to the memory must have ended.
+    cannot be read, close `held` and return None. No process may still write to the memory.
 
-    If the commit borrows nothing, each part of the image is compared with the part's digest in the commit's manifest.
-    This is impossible for a borrowed part: its digest is that of all its bytes, and the image may contain only some of
-    them. So for a commit that borrows, the caller must pass `digest`, the digest of the whole committed image (see
-    `unchanged.digest`).
+    If the commit borrows from another, the caller must pass `digest`, the digest of the whole committed image (see
+    `unchanged.digest`). The digests in the manifest are not enough then, because the image may contain only some bytes
+    of a borrowed part.
     """
     whole = False
     try:
@@ -211,8 +210,8 @@ def _give_back_what_is_around(held: Image) -> None:
 
 def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> None:
     """
-    Read a complete checkpoint and compare it with its digests, at most one part in memory at a time. Raises the same
-    errors as `fetch`.
+    Read a complete checkpoint and compare it with its digests. At most one part is in memory at a time. Raises the
+    same errors as `fetch`.
     """
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     for part in manifest.parts:
@@ -233,17 +232,17 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
         raise CheckpointDamaged(f"{event.prefix} has a manifest that cannot be read: {error}") from error
     flaw = manifest.flaw(event.borrows)
     if flaw is None and manifest.size_bytes != event.size_bytes:
-        flaw = f"its manifest describes {manifest.size_bytes} bytes, not {event.size_bytes}"
+        flaw = f"its manifest describes {manifest.size_bytes} bytes, but the ledger {event.size_bytes}"
     if flaw is not None:
         raise CheckpointDamaged(f"{event.prefix}: {flaw}")
     return manifest
 
 
 class _Front:
-    """Tracks how many bytes from the start of an image have arrived without a gap. Its parts arrive in any order."""
+    """Tracks how many bytes from the start of an image have arrived without a gap. Parts may arrive in any order."""
 
     def __init__(self, starts: Sequence[int], size_bytes: int, recipient: Recipient) -> None:
-        """`starts` contains the offset in the image at which each part begins."""
+        """Track the parts of one image, which begin at the offsets `starts`."""
         self._starts = starts
         self._order = sorted(range(len(starts)), key=starts.__getitem__, reverse=True)
         self._missing = set(self._order)
@@ -291,11 +290,10 @@ def _begin_bytes(manifest: Manifest) -> int:
 
 def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[int]]:
     """
-    Return the parts that hold the first `begin_bytes` bytes, and then the other parts.
+    Return two lists of part numbers: the parts that hold the first `begin_bytes` bytes, and the other parts.
 
-    The parallel readers begin with the second list only when all parts of the first list have been read. If an idle
-    reader began with the second list earlier, it would take bandwidth from the readers of the first list, and the first
-    list would be complete only when half of the second list was read, too.
+    No reader begins with the second list before the first list is complete. Otherwise, idle readers would take
+    bandwidth from the readers of the first list.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]
@@ -318,8 +316,7 @@ the function is called again for all of its pieces.
 def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
     """
     Read an object and pass its pieces to `take` as they arrive. If the bytes turn out to be wrong, read the whole
-    object again and pass all of its pieces again. When this function returns, the last pieces that `take` got are the
-    committed bytes.
+    object again, and pass all of its pieces again. The last piece that `take` gets for each position is correct.
 
     Raises:
         CheckpointDamaged: the object is missing, or does not match `digest` (hexadecimal BLAKE3).
@@ -335,7 +332,7 @@ def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, t
             break
         seen[found] = found_bytes
     sizes = ", ".join(f"{size:,}" for size in seen.values())
-    raise CheckpointDamaged(f"{key} differs from what was committed, in several reads ({sizes} bytes)")
+    raise CheckpointDamaged(f"{key} differs from what was committed, even when read again (bytes read: {sizes})")
 
 
 def _read(store: Store, key: str, size_bytes: int, take: Take, retry_for_s: float) -> tuple[str, int]:

@@ -14,14 +14,14 @@ def parent_of(
     folder: int, path: str, *, make: bool = False, judge: Callable[[int], None] = lambda _: None
 ) -> Iterator[tuple[int, str]]:
     """
-    Yield a descriptor of the folder that holds `path`, and the last name in `path`. `path` is relative to the folder
-    that the descriptor `folder` names.
+    Yield a descriptor of the folder that contains the file `path`, and the file's name. `path` is relative to the
+    folder behind the descriptor `folder`. With `make`, missing folders are created.
 
-    `judge` can refuse the path by raising an error. It is called with the descriptor of each folder on the way, which
-    includes `folder`, before anything is created there.
+    `judge` is called with the descriptor of `folder` and of each folder of `path`, before anything is created in it.
+    It can refuse the path by raising an error.
 
     Raises:
-        OSError: a folder on the way is missing (and `make` is False), or a name on the way is a link or not a folder.
+        OSError: a folder of `path` is missing (and `make` is False), is a link, or is not a folder.
     """
     *folders, name = path.split("/")
     at = os.dup(folder)
@@ -50,12 +50,12 @@ def folder_at(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def open_for_reading(folder: int, path: str) -> int:
-    """Return a descriptor of the file. If it is a pipe, do not wait until another process opens it for writing."""
+    """Return a descriptor of the file. Does not block, even if the file is a named pipe that nothing writes to."""
     with parent_of(folder, path) as (parent, name):
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
 
 
 def open_at(folder: str | os.PathLike[str], path: str) -> int:
-    """Do the same as `open_for_reading`, but take the folder as a path instead of a descriptor."""
+    """Open the file like `open_for_reading`, with the folder given as a path."""
     with folder_at(folder) as root:
         return open_for_reading(root, path)

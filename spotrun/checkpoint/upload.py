@@ -97,8 +97,8 @@ class UploadControl:
 
     def stand_behind(self) -> None:
         """
-        Lower the priority of the calling thread, which sends parts, below that of the training. After a call of
-        `come_forward`, leave it as it is.
+        Lower the priority of the calling thread, which sends parts, below that of the training, unless
+        `come_forward` was called.
         """
         sender = threading.get_native_id()  # Linux has priorities per thread
         self._senders.append(sender)
@@ -167,7 +167,7 @@ def upload(
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
-    Upload `image`, without the bytes that are `borrowed`, to keys below `prefix`, and compare the stored bytes. After
+    Upload `image` to objects below `prefix`, except the bytes that are `borrowed`, and verify the stored bytes. After
     each part, `sent` is called with the number of the image's bytes that are in the store.
 
     Raises:
@@ -198,8 +198,8 @@ def upload(
 
 def _places(contents: Sequence[Sequence[Piece]], first: int) -> list[Extent]:
     """
-    Return, for each piece, the number of its part, its offset in the part, and its offset in the image. `first` is the
-    number of the first part.
+    Return the place of each piece: its part's number, its offset in the part, and its offset in the image. `first` is
+    the number of the first part.
     """
     places = []
     for number, pieces in enumerate(contents, first):
@@ -250,8 +250,8 @@ class _Sending:
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
         """
-        Send the next part. Parts have to be sent in order, but threads do not get slots of the semaphore in the order
-        in which they wait. So a thread first waits for a slot, and only then takes the next part.
+        Send the next part. Parts have to be sent in order, but the semaphore does not serve waiting threads in order.
+        So a thread first waits for a slot, and only then takes the next part.
         """
         with self._control.slots:
             with self._lock:
@@ -304,7 +304,7 @@ def put_verified(
         with attempt:
             before_each_try()
             if not store.put(key, data) and blake3(store.get(key)).hexdigest() != digest:
-                raise StoreUnavailable(f"the stored bytes of {key} differ from those that were sent")
+                raise StoreUnavailable(f"the stored bytes of {key} differ from the bytes sent")
     return digest
 
 

@@ -27,8 +27,7 @@ VERBS = {
         "train.yaml --deadline 8h",
     ),
     "sweep": ListedVerb(
-        "Train a job with many values of its parameters, under one budget and one deadline; the worst trials "
-        "stop early.",
+        "Train a job with different parameters, under one budget and one deadline; the worst trials stop early.",
         "train.yaml --grid lr=1e-3,3e-4 --budget 40",
     ),
     "offers": ListedVerb(
@@ -48,7 +47,7 @@ VERBS = {
         "train.yaml --types T4:1,A10G:1 --budget 2",
     ),
     "simulate": ListedVerb(
-        "Compare on recorded markets what strategies cost, and how often they miss the deadline.",
+        "Compare strategies on recorded markets: their cost, and how often they miss the deadline.",
         "--traces traces/ --work 8h --deadline 12h",
     ),
     "validate": ListedVerb("Check a job file. Show the line of each mistake, and how to fix it.", "train.yaml"),
@@ -75,7 +74,7 @@ VERBS = {
     "stop": ListedVerb("Commit a last checkpoint, then end a run.", "resnet50"),
     "down": ListedVerb("End a run and its instances now, without a final checkpoint.", "resnet50"),
     "resume": ListedVerb("Carry on a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
-    "tick": ListedVerb("Do one round of a runner's work for a run, then return.", "resnet50"),
+    "tick": ListedVerb("Do one round of a runner's work for a run, then exit.", "resnet50"),
     "night": ListedVerb("Train a job every night, controlled by a function in the cloud."),
     "reap": ListedVerb("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),
     "doctor": ListedVerb("Check that this machine and the store have what a run needs.", "aws train.yaml"),
@@ -83,7 +82,7 @@ VERBS = {
         "Interrupt the instance that a run trains on, as a cloud interrupts a spot instance.", "resnet50 --notice 30s"
     ),
     "verify-resume": ListedVerb(
-        "Check that a resumed training ends with the same bits as an undisturbed one.", "train.py -- --epochs 2"
+        "Check that a resumed training ends bit for bit like an undisturbed one.", "train.py -- --epochs 2"
     ),
     "checkpoints": ListedVerb("List, verify, export, import and prune checkpoints."),
     "rm": ListedVerb(

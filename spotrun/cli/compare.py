@@ -39,7 +39,7 @@ def compare(
 
     only_one(json=as_json, csv=csv, md=md)
     if last and len(runs) != 1:
-        raise SpecInvalid(f"--last takes one name, and {len(runs)} were given", hint=f"--last {last} {runs[0]}")
+        raise SpecInvalid(f"--last takes one name, but {len(runs)} were given", hint=f"--last {last} {runs[0]}")
     opened = last_runs(runs[0], last, store) if last else [open_run(run, store) for run in runs]
     summaries = [summarise(run.ledger.refresh(), run.clock.now()) for run in opened]
     if html is not None:

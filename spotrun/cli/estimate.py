@@ -21,7 +21,8 @@ def estimate(
     studies: Annotated[
         list[Path],
         typer.Argument(
-            metavar="STUDY.yaml...", help="Files that describe trainings and the places to compare (docs/estimate.md)."
+            metavar="STUDY.yaml...",
+            help="Files that each describe a training and where it could run (docs/estimate.md).",
         ),
     ],
     as_json: JsonOption = False,
@@ -32,14 +33,14 @@ def estimate(
     """
     Compare what a training costs on demand, on spot, and on a machine of your own.
 
-    Nothing is rented. Exits with 1 if a result differs from the study's figure under `published:`, and the study does
-    not explain the difference.
+    Nothing is rented. A study can list figures under `published:`. Exits with 1 if a result differs from such a figure
+    and the study does not explain the difference.
     """
     from spotrun.estimate import report
 
     if html is not None and html.suffix in (".yaml", ".yml"):
         raise SpecInvalid(
-            f"--html {html} names a study's own file, which the report would overwrite",
+            f"--html {html} looks like a study; the report would overwrite that file",
             hint="choose another file: --html estimates.html",
         )
     found = [(path, _reckonable(path)) for path in studies]
@@ -86,7 +87,7 @@ def _reckonable(path: Path) -> CostStudy:
 def _list_price(listed: Listed) -> ListPrice:
     """
     Raises:
-        SpecInvalid: no price list has the price.
+        SpecInvalid: no price list has a price for this instance type.
     """
     from spotrun.estimate.price_lists import find_price
     from spotrun.units import Unreadable
@@ -100,7 +101,7 @@ def _list_price(listed: Listed) -> ListPrice:
 def _benched(job: Path, measured: Measured) -> BenchedSpeed:
     """
     Raises:
-        SpecInvalid: the job was never measured on this type, or the samples of a step are unknown.
+        SpecInvalid: the job was never measured on this type, or the number of samples per step is unknown.
     """
     from decimal import Decimal
 

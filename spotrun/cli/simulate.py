@@ -30,17 +30,21 @@ WorkOption = Annotated[
 DeadlineOption = Annotated[
     list[str],
     typer.Option(
-        "--deadline", metavar="DURATION", help="Time within which the job must end. Repeat to simulate several."
+        "--deadline",
+        metavar="DURATION",
+        help="Time from the start of the job to its deadline. Repeat to simulate several.",
     ),
 ]
 ChangeoverOption = Annotated[
     list[str],
     typer.Option(
-        "--changeover", metavar="DURATION", help="Time to start on a new instance. Repeat to simulate several."
+        "--changeover",
+        metavar="DURATION",
+        help="Time from requesting an instance to training on it. Repeat to simulate several.",
     ),
 ]
 OnDemandOption = Annotated[
-    float, typer.Option("--on-demand", metavar="USD", min=0.01, help="On-demand price of an hour.")
+    float, typer.Option("--on-demand", metavar="USD", min=0.01, help="On-demand price per hour.")
 ]
 PriceRatioOption = Annotated[
     float,
@@ -62,7 +66,14 @@ NodesOption = Annotated[
     ),
 ]
 StartsOption = Annotated[
-    int, typer.Option("--starts", metavar="N", min=1, max=1000, help="Number of jobs to start in each window.")
+    int,
+    typer.Option(
+        "--starts",
+        metavar="N",
+        min=1,
+        max=1000,
+        help="Number of jobs to start in each window of a recorded market.",
+    ),
 ]
 EveryOption = Annotated[int, typer.Option("--every", metavar="N", min=1, help="Simulate only every Nth window.")]
 AsCsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
@@ -83,7 +94,7 @@ def simulate(
     as_csv: AsCsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare on recorded markets what strategies cost, and how often they miss the deadline."""
+    """Compare strategies on recorded markets: their cost, and how often they miss the deadline."""
     with needs_extra("plan", "a simulation"):
         from spotrun.forecast.study import Options, records_in, study
         from spotrun.forecast.traces import AVAILABLE
@@ -99,7 +110,7 @@ def simulate(
     )
     if max(deadlines) < min(works) + min(changeovers):
         raise SpecInvalid(
-            "no --deadline leaves enough time for the --work and one --changeover", hint="give a longer --deadline"
+            "every --deadline is too short for the --work and one --changeover", hint="give a longer --deadline"
         )
     options = Options(
         strategies=tuple(known_word("--strategy", each, _strategies()) for each in strategy or STRATEGIES_SHOWN),

@@ -19,14 +19,22 @@ from spotrun.errors import needs_extra
 
 GridOption = Annotated[
     list[str] | None,
-    typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and values, like lr=1e-3,3e-4. Can be repeated."),
+    typer.Option(
+        "--grid",
+        metavar="NAME=VALUE,…",
+        help="A parameter and its values, like lr=1e-3,3e-4. Repeat the option to vary several parameters.",
+    ),
 ]
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trials together.")
 ]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option("--deadline", metavar="TIME", help="Time by which all trials must be done, like 24h or 07:00."),
+    typer.Option(
+        "--deadline",
+        metavar="TIME",
+        help="Deadline for all trials: a duration or a time of day, like 24h or 07:00.",
+    ),
 ]
 SampleOption = Annotated[
     int | None,
@@ -45,7 +53,8 @@ MetricOption = Annotated[
     typer.Option(
         "--metric",
         metavar="NAME",
-        help="Compare trials by this metric, which the script logs. Default: the metric of keep_best, or else a loss.",
+        help="Compare trials by this metric, which the script logs. Default: the metric of keep_best; without one, "
+        "a loss.",
     ),
 ]
 ModeOption = Annotated[
@@ -76,7 +85,7 @@ NameOption = Annotated[
         "--name",
         "-n",
         metavar="NAME",
-        help="Give the sweep this name. Default: resnet50-sweep for a job named resnet50.",
+        help="Name of the sweep. Default: resnet50-sweep for a job named resnet50.",
     ),
 ]
 ForegroundOption = Annotated[bool, typer.Option("--foreground", hidden=True)]
@@ -104,9 +113,9 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Train a job with many values of its parameters, under one budget and one deadline; the worst trials stop early.
+    Train a job with different parameters, under one budget and one deadline; the worst trials stop early.
 
-    Each trial is an ordinary run, NAME-1, NAME-2 and so on. To carry on a sweep that was stopped or lost its process,
+    Each trial is an ordinary run, NAME-1, NAME-2 and so on. To continue a sweep that was stopped or interrupted,
     repeat the same command. If the sweep has ended, the command shows its report.
 
     A parameter becomes an argument of the script. If the job's envs have a variable with the parameter's name, the

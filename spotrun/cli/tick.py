@@ -7,10 +7,10 @@ from spotrun.cli.options import RunArgument, StoreOption, YesOption
 
 def tick(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
     """
-    Do one round of a runner's work for a run, then return.
+    Do one round of a runner's work for a run, then exit.
 
-    Let cron call this command; every two minutes suits most runs. If the run was launched on another machine, the first
-    call on this machine needs --yes.
+    Let cron call this command. An interval of two minutes suits most runs. If the run was launched on another machine,
+    the first call on this machine needs --yes.
     """
     from spotrun.account.outcome import status_word
     from spotrun.report.tables import plain

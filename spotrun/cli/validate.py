@@ -29,7 +29,7 @@ def validate(
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="JOB.yaml", help="With --from: write the job here, next to SkyPilot's file."),
+        typer.Option("--write", metavar="JOB.yaml", help="With --from: file for the job, next to the SkyPilot file."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,7 +91,7 @@ def _say_what_was_not_asked(spec: RunSpec) -> None:
 
 def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> tuple[RunSpec, bool]:
     """
-    Translate a SkyPilot file into a job, and show for each key what became of it. If `write` is given, write the job to
+    Translate a SkyPilot file into a job, and show the translation of each key. If `write` is given, write the job to
     that file. Return the job, and True if the SkyPilot file names a cloud.
 
     Raises:
@@ -112,7 +112,8 @@ def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> t
     if reading.spec is None:
         keys = count_of(reading.refused, "line")
         raise SpecInvalid(
-            f"{path} is not a job yet: {keys} above {'says' if reading.refused == 1 else 'say'} what to write instead",
+            f"{path} cannot be translated: "
+            f"{keys} above {'says' if reading.refused == 1 else 'say'} what to write instead",
             hint="correct the file, or a copy of it; docs/skypilot.md has all keys",
         )
     if write is not None:
@@ -141,7 +142,7 @@ def _require_room(path: Path, write: Path) -> None:
     if str(write) == "-":
         raise SpecInvalid("--write needs a file name, not -", hint="`--json` prints the job")
     if write.is_dir() or write.parent.resolve() != path.parent.resolve():
-        hint = "name a file in the folder of SkyPilot's file: a run uploads the folder of its job"
-        raise SpecInvalid(f"--write: {write} is not next to {path}, in the same folder", hint=hint)
+        hint = "name a file in the folder of the SkyPilot file: a run uploads the folder of its job"
+        raise SpecInvalid(f"--write: {write} is not in the same folder as {path}", hint=hint)
     if write.exists():
         raise SpecInvalid(f"--write: {write} exists already", hint="name another file")

@@ -25,13 +25,14 @@ KillsOption = Annotated[
     ),
 ]
 AtOption = Annotated[
-    str | None, typer.Option("--at", metavar="STEP,...", help="Kill the training after exactly these steps.")
+    str | None,
+    typer.Option(
+        "--at", metavar="STEP,...", help="Kill the training after each of these steps, instead of random ones."
+    ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for the choice of the random steps.")]
-WithinOption = Annotated[
-    str, typer.Option("--within", metavar="DURATION", help="End each of the trainings after this time.")
-]
-KeepOption = Annotated[bool, typer.Option("--keep", help="Do not delete the runs, logs and traces at the end.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for choosing the random steps.")]
+WithinOption = Annotated[str, typer.Option("--within", metavar="DURATION", help="Time limit for each training.")]
+KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the runs, logs and traces when the check is done.")]
 
 
 def verify_resume(
@@ -45,11 +46,11 @@ def verify_resume(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Check that a resumed training ends with the same bits as an undisturbed one.
+    Check that a resumed training ends bit for bit like an undisturbed one.
 
     Trains the script twice on this machine, once with kills, and compares the two trainings. If all steps are the same,
     but a metric, an object or a file differs, trains the script a third time, without kills. A difference does not
-    count if the two trainings without kills differ there, too. Exits with 9 if another difference remains.
+    count if the two trainings without kills differ there, too. Exits with 9 if any other difference remains.
 
     Epochs, batches and steps count from 1, in JSON too.
 
@@ -96,5 +97,5 @@ def _steps(text: str | None) -> tuple[int, ...]:
         return ()
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) for word in words):
-        raise SpecInvalid(f"--at {text!r} is not a list of steps, which count from 1", hint="write it like --at 12,40")
+        raise SpecInvalid(f"--at {text!r} is not a list of steps, counted from 1", hint="write it like --at 12,40")
     return tuple(map(int, words))

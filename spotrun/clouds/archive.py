@@ -2,8 +2,8 @@
 Builds the archive of a cloud function: spotrun and the packages that it needs there, without PyTorch.
 
 The archive contains the same versions of the packages that are installed on this machine. If an installed package was
-built for a newer Linux than the function's, pip fetches another build of the same version. spotrun's lock file has to
-list the digest of that build.
+built for a newer Linux than the function runs on, pip fetches another build of the same version. spotrun's lock file
+must list the digest of that build.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class FunctionRuntime(NamedTuple):
     A cloud service that runs an archive as a function. `extra` names the spotrun extra that the service needs.
     `glibc_of` maps each Python version that the service offers to the glibc version of its Linux.
 
-    `calls` takes the name of a file in a package. If it returns False, the file is left out of the archive, because the
-    cloud function never reads it. If `compiled` is True, the archive also contains the modules' bytecode, to let the
-    function start faster.
+    `calls` gets the name of each file in a package. If it returns False, the cloud function never reads the file, and
+    the archive leaves it out. If `compiled` is True, the archive also contains the modules' bytecode, so
+    that the function starts faster.
     """
 
     name: str
@@ -100,7 +100,7 @@ def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
     size = raw.tell()
     if size > place.size_max_bytes:
         raise NotInstalled(
-            f"the function would have {size / 1e6:.0f} MB; {place.name} allows {place.size_max_bytes / 1e6:.0f} MB",
+            f"the function is too large: {size / 1e6:.0f} MB; {place.name} allows {place.size_max_bytes / 1e6:.0f} MB",
             hint=f"install only spotrun[{place.extra}]",
         )
     return Function(raw.getvalue(), "python{}.{}".format(*sys.version_info), platform.machine())
@@ -135,9 +135,9 @@ But the marks depend on other objects in the process, so two builds of the same 
 
 def _bytecode(contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """
-    Return the modules' bytecode for the running Python version (https://peps.python.org/pep-0552). It contains the path
-    of its source in the archive, which Python replaces with the real path on import. Files that do not compile, such as
-    templates, are skipped.
+    Return the modules' bytecode for the running Python version (https://peps.python.org/pep-0552). Files
+    that do not compile, such as templates, are skipped. The bytecode names its source file by the path in the archive.
+    On import, Python replaces this path with the real one.
     """
     head = MAGIC_NUMBER + _UNCHECKED.to_bytes(4, "little")
     found = {}
@@ -203,17 +203,15 @@ def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes
             why = (done.stderr.strip().splitlines() or ["nothing was fetched"])[-1]
             newer = " or ".join("{}.{}".format(*each) for each, there in place.glibc_of.items() if there > glibc)
             raise NotInstalled(
-                f"the installed {wanted} needs a newer Linux than that of {place.name}, and pip found no other: {why}",
-                hint=f"install the night with Python {newer}, for which the service has a newer Linux"
-                if newer
-                else None,
+                f"the installed {wanted} needs a newer Linux than {place.name} has; pip found no other build: {why}",
+                hint=f"install the night with Python {newer}: the service runs it on a newer Linux" if newer else None,
             )
         data = wheels[0].read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     lock = files("spotrun.boot").joinpath("lock.txt").read_text()
     if wanted in lock and f"sha256:{digest}" not in lock:
         raise NotInstalled(
-            f"pip fetched a {wheels[0].name} that is not in spotrun's lock file: sha256 {digest}",
+            f"pip fetched {wheels[0].name}, which is not in spotrun's lock file: sha256 {digest}",
             hint="check which index pip uses",
         )
     return data

@@ -1,4 +1,4 @@
-"""Measures how far this machine's clock differs from a cloud's clock, which counts as correct."""
+"""Measures how far this machine's clock differs from a cloud's clock, which is taken as correct."""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ def test_a_ready_image_that_is_not_used_is_closed(store: Shaky, memory: Callable
 
 def test_bytes_that_read_back_wrong_are_never_called_saved(store: Shaky):
     store.fault = lambda verb, key: b"torn" if verb == "get" else None
-    with pytest.raises(StoreUnavailable, match="differ from those that were sent"):
+    with pytest.raises(StoreUnavailable, match="differ from the bytes sent"):
         upload(store, "checkpoints/1-0-0", memoryview(IMAGE), {}, retry_for_s=0.1)
 
 

@@ -456,7 +456,7 @@ def test_a_page_does_not_take_the_place_of_a_study(file: Callable[[str], Path], 
     path = file(GOOD)
     called = spotrun("estimate", "--html", str(path), str(path))
     assert (called.code, path.read_text()) == (2, GOOD)
-    assert "names a study's own file, which the report would overwrite" in called.err
+    assert "looks like a study; the report would overwrite that file" in called.err
 
 
 def test_of_many_rivals_the_cheapest_are_shown(file: Callable[[str], Path], spotrun: Spotrun) -> None:

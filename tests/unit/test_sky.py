@@ -354,7 +354,7 @@ def test_the_command_shows_rows_notes_and_writes_the_job(
     assert "exists already" in again.err
     assert "--write needs a file name, not -" in spotrun("validate", "--from", "sky", task, "--write", "-").err
     elsewhere = spotrun("validate", "--from", "sky", task, "--write", tmp_path.parent / "job.yaml")
-    assert "is not next to" in elsewhere.err
+    assert "is not in the same folder as" in elsewhere.err
     assert not (tmp_path.parent / "job.yaml").exists()
 
 

@@ -1,8 +1,8 @@
 """
-Reads Amazon's Spot Instance Advisor. Its data has, for each instance type and region, how often EC2 interrupted spot
+Reads Amazon's Spot Instance Advisor. For each instance type and region, it shows how often EC2 interrupted spot
 instances last month, as a band such as "<5%" or "5-10%".
 
-The data is public, but not part of EC2's API. https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data.
+The data is public (https://aws.amazon.com/ec2/spot/instance-advisor/), but not part of EC2's API.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LINUX = "Linux"
 
 
 class Advised(msgspec.Struct, frozen=True):
-    """The advisor's data for one type in one region. `r` is the index of the type's band in `Advice.ranges`."""
+    """The advisor's data for one type in one region. `r` is the index of the type's band (see `Range`)."""
 
     r: int
 
@@ -56,7 +56,8 @@ class Advice(msgspec.Struct, frozen=True):
 def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
     """
     Return the band of each type in each region, keyed by `REGION/TYPE`. Types without a band in the advisor's data at
-    `source` are left out. An empty `instance_types` stands for all types. Raises the same errors as `read_advice`.
+    `source` are left out. If `instance_types` is empty, all types are returned. Raises the same
+    errors as `read_advice`.
     """
     advice = read_advice(source, clock)
     found = {

@@ -63,7 +63,7 @@ https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
 
 class Aws(Cloud):
     """
-    EC2. The section `aws` of a job names regions and instance types, and the machine image, network and role of each
+    EC2. A job's `aws` section names regions and instance types, and the machine image, network and role of each
     instance.
     """
 
@@ -135,8 +135,8 @@ class Aws(Cloud):
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """
-        Correct `clock` before the run uses it. AWS's answer to each call contains the time, which corrects the clock;
-        so one call is made now.
+        Correct `clock` before the run uses it. To do so, call AWS once: each of its answers contains the time, and
+        thereby corrects the clock.
         """
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.aws.account_checks import account_number
@@ -275,7 +275,7 @@ class Aws(Cloud):
         if not isinstance(address.parse(store), address.BucketAddress):
             raise StoreError(
                 f"{store} is a folder of this machine, which instances cannot reach",
-                hint="--store s3://BUCKET/runs, or checkpoint.uri in the job (infra/aws/README.md makes a bucket)",
+                hint="--store s3://BUCKET/runs, or checkpoint.uri in the job (make a bucket: infra/aws/README.md)",
             )
         return store
 
@@ -318,8 +318,8 @@ def _identities(
 
 def _repository(spec: RunSpec | None) -> str:
     """
-    Return the ECR repository from which instances pull the job's container image with their run's role. Return "" if
-    the image is not in ECR, or if the job has a password to pull it.
+    Return the ECR repository that the run's role needs access to, so that instances can pull the job's container image.
+    Return "" if the image is not in ECR, or if the job has a password for it.
     """
     if spec is None or spec.image is None or PASSWORD in spec.secrets:
         return ""

@@ -38,7 +38,7 @@ KEY_UNREAD = "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml aga
 
 def default_key(region: Region) -> str:
     """
-    Return the ARN of EBS's default key, or `OF_AWS` if that key is AWS's own. Raise AccessDenied if the caller is not
+    Return the ARN of EBS's default key, or `OF_AWS` if that key belongs to AWS. Raise AccessDenied if the caller is not
     allowed to read it.
     """
     answer = region.ask("read EBS's default key", region.ec2.get_ebs_default_kms_key_id)
@@ -62,8 +62,10 @@ def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
 
 def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
     """
-    Check whether EC2 can start instances with EBS's default key. Raise AccessDenied if the caller is not allowed to
-    read which key is the default.
+    Check whether EC2 can start instances with EBS's default key.
+
+    Raises:
+        AccessDenied: the caller is not allowed to find out which key is the default.
     """
     key = default_key(region)
     if key == OF_AWS:
@@ -99,8 +101,9 @@ def _judged(region: Region, key: str, what: str, role: str, command: str) -> Ite
 
 def _policy_allows(region: Region, key: str, role: str) -> bool:
     """
-    Return True if the key's policy itself lets `role` use the key. A statement for the whole account is not enough: it
-    only lets each role's own policy allow the key, and the policy of EC2's role for spot does not allow any key.
+    Return True if the key's policy itself gives `role`, or every principal, access to the key. A statement for the
+    whole account is not enough, because then a role's own policy has to allow the key too, and that of EC2's role for
+    spot allows no key.
     """
     answer = region.ask("read the policy of a key", lambda: region.kms.get_key_policy(KeyId=key, PolicyName="default"))
     statements = _listed(json.loads(answer["Policy"])["Statement"])

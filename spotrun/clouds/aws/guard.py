@@ -1,6 +1,6 @@
 """
-The guards of protocol 11 on EC2. For each launch, a one-time schedule ends the instance when its time-to-live expires,
-even if the instance hangs and no runner is left.
+Guards on EC2 (protocol 11). For each launch, a one-time EventBridge schedule ends the instance when its time-to-live
+expires, even if the instance hangs and no runner is left.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html
 """
@@ -26,7 +26,7 @@ GROUP, ROLE = "spotrun", "spotrun-guard"
 _NOBODYS = "spotrun-doctor"
 _FAR_AHEAD = timedelta(days=365)
 """
-Time until the trial guard that `doctor` makes would fire. Normally `doctor` deletes the trial guard itself. If `doctor`
+Time until the test guard that `doctor` makes would fire. Normally `doctor` deletes the test guard itself. If `doctor`
 dies before that, the next `doctor` deletes it. If `doctor` is never run again, the guard fires, finds nothing to end,
 and disappears.
 """
@@ -57,8 +57,8 @@ def missing(region: Region, clock: Clock) -> str | None:
 
 def _lacks_group(region: Region) -> bool:
     """
-    Return True if the schedule group is missing. To find out, delete a trial guard, which an earlier `doctor` may have
-    left if it died.
+    Return True if the schedule group is missing. Delete the test guard that an interrupted `doctor` may have left, and
+    read from AWS's answer whether the group exists.
     """
     try:
         _delete(region, _NOBODYS)
@@ -79,9 +79,8 @@ def _delete(region: Region, token: str) -> None:
 
 class AwsGuards:
     """
-    Creates and deletes guards, which are EventBridge schedules. An object of this class remembers the guards that it
-    has created, and does not create them again. If AWS reports that a schedule exists, another process has created the
-    guard, which counts as success.
+    Creates and deletes guards, which are EventBridge schedules. A guard that this object has created is not created
+    again. If AWS reports that a guard's schedule exists already, the guard counts as created.
     """
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:

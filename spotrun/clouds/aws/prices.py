@@ -1,4 +1,4 @@
-"""Reads a region's spot price history from EC2, and describes the rows that cannot be read."""
+"""Reads a region's spot price history from EC2, and reports the rows that it cannot read."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SpotPool(NamedTuple):
 
 class SpotPrices(NamedTuple):
     """
-    The prices of each pool, oldest first: the price at the beginning of the time asked for, then each later price.
+    The spot prices of each pool since a given time, oldest first. The first of them was already valid at that time.
 
-    A pool without a price is absent. `unreadable` describes the rows without a pool, a time or a positive price. A
-    price above the on-demand price is valid.
+    A pool without a price is absent. A price may be above the on-demand price. `unreadable` describes the rows that
+    lack a pool, a time or a positive price.
     """
 
     segments: Mapping[SpotPool, list[PriceSegment]]
@@ -37,7 +37,8 @@ class SpotPrices(NamedTuple):
 
 def spot_prices(region: Region, types: Sequence[str], since: datetime) -> SpotPrices:
     """
-    Return the spot prices since `since`. An empty `types` stands for all types. EC2 keeps prices for KEPT_BY_EC2.
+    Return the spot prices from `since` on: those of `types` or, if it is empty, of all types. EC2 keeps prices for
+    KEPT_BY_EC2.
     """
     asked: dict[str, Any] = {"ProductDescriptions": [LINUX], "StartTime": since}
     if types:

@@ -31,7 +31,7 @@ class _User(NamedTuple):
 
 class Headroom:
     """
-    The unused part of the quotas. `limits` has the number of vCPUs that each quota allows, and `used` the number that
+    The unused part of the quotas. `limits` has the number of vCPUs that each quota allows, `used` the number that
     instances already use.
     """
 
@@ -48,11 +48,12 @@ class Headroom:
 
 def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
     """
-    Return the headroom for the types in `cpus`, which maps types to their vCPUs. For instances that EC2 lists without
-    their vCPUs, the number also comes from `cpus`.
+    Return how much is unused of the quotas for the types in `cpus`, which maps each type to its number of vCPUs. This
+    number is also used for instances that EC2 lists without one.
 
     Raises:
-        CloudError: as listed in CloudDriver. The caller needs the right servicequotas:GetServiceQuota.
+        CloudError: EC2 or Service Quotas cannot be read (see CloudDriver). The caller needs the right
+            servicequotas:GetServiceQuota.
     """
     quotas = {quota_of(kind, capacity_type) for kind in cpus for capacity_type in RENTED}
     limits = {quota: account_checks.quota(region, quota.code) for quota in quotas if quota is not None}
@@ -64,8 +65,9 @@ def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
 
 def quota_in_use(region: Region, quota: Quota, cpus: Mapping[str, int]) -> str:
     """
-    Describe a quota with its value and its largest users: `spot vCPUs of G and VT in us-east-1 (L-3819A6DF): 8 of 8 in
-    use, by i-0a1 (g5.2xlarge, 8)`. `cpus` and the errors are the same as in `read_headroom`.
+    Describe how much of a quota is in use, and by which instances: `spot vCPUs of G and VT in us-east-1 (L-3819A6DF): 8
+    of 8 in use, by i-0a1 (g5.2xlarge, 8)`. Only the largest instances are listed. `cpus` and the errors are the same as
+    in `read_headroom`.
     """
     limit = account_checks.quota(region, quota.code)
     users = sorted((user for user in _users(region, cpus) if user.quota == quota), key=lambda user: -user.cpus)

@@ -31,8 +31,8 @@ def read_quotes(config: AwsConfig, clock: Clock, accelerators: Sequence[str]) ->
     `accelerators` is not empty, return only types that have exactly one of these accelerators.
 
     Raises:
-        CloudError: no region answers. If some regions answer, the others are only noted, and so is a price list or a
-            quota that cannot be read.
+        CloudError: no region answers. If at least one answers, the others are left out, and the notes say why. A price
+            list or quota that cannot be read leads only to a note, too.
     """
     regions = Regions(config.regions, clock)
     asked = regions.ask(lambda name: _in_region(Region(name, clock), config, clock, accelerators), must_see=())

@@ -24,8 +24,7 @@ call.
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
     """
-    Check that the prices of some of the types that suit the job can be read. A run needs prices to choose a type, and
-    to compute its bill.
+    Check that the prices of `types` can be read. A run needs prices to choose a type and to compute its bill.
     """
     if not types:
         return
@@ -48,8 +47,8 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
 
 def spot_role_findings(region: Region) -> Iterator[Finding]:
     """
-    Check for the role that EC2 needs for spot. If the role is missing, create it, as EC2 itself would at the account's
-    first spot launch:
+    Check that the role that EC2 needs for spot exists. If it is missing, create it, as EC2 itself would at the
+    account's first spot launch:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 
     Raises:

@@ -1,9 +1,9 @@
 """
-The identities of runs on EC2. Each run has an IAM role and an instance profile, both named after the run's uid.
+The IAM roles of runs on EC2. Each run has a role and an instance profile, both named after the run's uid.
 
 One policy defines the rights of all these roles (infra/aws/account.yaml). A role's tags name a folder and secrets: the
 role is allowed to use only this folder, and to read only these secrets. The policy is also the permissions boundary of
-the roles. Calls and their errors:
+the roles. The API calls and their errors:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
 """
 
@@ -34,8 +34,8 @@ IMAGE = "spotrun:image"
 """The tag that names the ECR repository of the job's container image."""
 FOLDER = "spotrun:folder"
 """Tag that names the run's folder. Its value is the prefix that the names of the folder's objects have in common."""
-_DEPLOY = "deploy the current infra/aws/account.yaml, or name a profile for all runs by aws.instance_profile"
-_ATTACH = "attach the current policy spotrun-runner (infra/aws), or name a profile for all runs by aws.instance_profile"
+_DEPLOY = "deploy the current infra/aws/account.yaml, or set aws.instance_profile to a profile for all runs"
+_ATTACH = "attach the current policy spotrun-runner (infra/aws), or set aws.instance_profile to a profile for all runs"
 _REAP = (
     "`spotrun reap --cloud aws` removes the roles of runs that are over; an account can have 1,000 roles, unless AWS "
     "allows more"
@@ -44,12 +44,12 @@ _REAP = (
 
 class RunRoles:
     """
-    Creates and removes the roles and instance profiles of runs. The role is created first and removed last. So if
-    either is interrupted, the role exists, and shows that something remains to be removed.
+    Creates and removes the roles and instance profiles of runs. A run's role is created first and removed last. So
+    after an interruption, the role shows that something remains to be removed.
 
-    IAM is the same in all regions, so all calls to IAM go through one region. `others` are further regions, for the
-    case that this one does not report the account's number. A role can read only the job's `secrets`, and only
-    `repository`, the ECR repository of the job's container image ("" if it has none).
+    IAM is the same in all regions, so all calls to IAM go through `region`. If `region` does not report the account's
+    number, it is read from one of `others`. A role can read only the job's `secrets` and `repository`, the
+    ECR repository of the job's container image ("" if it has none).
     """
 
     noun = "role"
@@ -125,7 +125,7 @@ class RunRoles:
         return made_at.astimezone(UTC)
 
     def _known_role(self, name: str, tags: Mapping[str, str]) -> Any:
-        """Return this run's role. Raise CloudError if spotrun did not create it: it might have any rights."""
+        """Return this run's role. Raise CloudError if spotrun did not create it: its rights are then unknown."""
         role = self._ask("read a role", "get_role", RoleName=name)["Role"]
         boundary = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
         if boundary != self._policy_arn or not tags.items() <= _tags_of(role).items():
@@ -134,9 +134,10 @@ class RunRoles:
 
     def _have_what_it_reads(self, role: Any) -> None:
         """
-        Add the tags for secrets and image to a role that an earlier version of spotrun created without them. If the
-        account's policies come from that version, too, IAM denies the call. That is harmless: under such policies, a
-        role can read the run's secrets without tags.
+        Add the tags for secrets and image to a role that an earlier version of spotrun created without them.
+
+        If the account still has the policies of that version, IAM denies the call. This does no harm, because under
+        those policies a role does not need the tags.
 
         Raises:
             CloudError: the role names other secrets or another image.
@@ -162,8 +163,8 @@ class RunRoles:
 
     def _have_role_in_profile(self, name: str) -> bool:
         """
-        Put the role into its instance profile. Return False if it was there already. (A profile holds only one role. If
-        it has one, IAM refuses to add a role, even the same role.)
+        Put the role into its instance profile. Return False if it was there already. (IAM refuses to add a role to a
+        profile that has one, even if it is the same role.)
         """
         try:
             self._ask("put a role into its instance profile", "add_role_to_instance_profile", **_both(name))
@@ -175,12 +176,12 @@ class RunRoles:
             if roles != [name]:
                 hint = "delete this instance profile, because spotrun did not create it in this form"
                 raise CloudError(
-                    f"the instance profile {name} holds the roles {roles}, not its own", hint=hint
+                    f"the instance profile {name} holds the roles {roles} instead of its own", hint=hint
                 ) from error
             return False
         return True
 
-    # -- calls of IAM ------------------------------------------------------------------------------------------------
+    # -- IAM calls ---------------------------------------------------------------------------------------------------
 
     def _ask(self, what: str, operation: str, **parameters: Any) -> Any:
         call: Callable[..., Any] = getattr(self._region.iam, operation)
@@ -189,16 +190,18 @@ class RunRoles:
 
     def _undo(self, what: str, operation: str, look: str = "", **parameters: Any) -> None:
         """
-        Undo one step of `make`. If IAM reports that there is nothing to undo, the step is done. But this report may be
-        wrong for a while after a change. So the operation `look` checks whether the resource still exists. If it does,
-        CloudUnavailable is raised, and the caller tries the step again later.
+        Undo one step of `make` with the call `operation`. If IAM reports that the resource is absent, there is nothing
+        to undo. But for a while after a change, this report may be wrong, so the call `look` checks it.
+
+        Raises:
+            CloudUnavailable: `look` still finds the resource. The caller tries the step again later.
         """
         try:
             self._ask(what, operation, **parameters)
         except NotThere as error:
             if look and self._is_there(look, **parameters):
                 raise CloudUnavailable(
-                    f"IAM contradicts itself, because a deletion has not reached all of IAM yet: {error.message}"
+                    f"IAM gives different answers, because a deletion has not reached all of IAM yet: {error.message}"
                 ) from error
 
     def _is_there(self, look: str, **parameters: Any) -> bool:
@@ -218,9 +221,9 @@ class RunRoles:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        If IAM denies a call in the `with` block and the role is new, raise CloudUnavailable; the caller then repeats
-        the call later. The right to change a role depends on the role's tags, and IAM needs a while until it knows the
-        tags of a new role everywhere.
+        If IAM denies a call in the `with` block and the role is new, raise CloudUnavailable, so that the caller repeats
+        the call later. The right to change a role depends on the role's tags, and the tags of a new role take a while
+        to reach all of IAM.
         """
         try:
             yield
@@ -246,8 +249,8 @@ class RunRoles:
 
 def _advice(error: AccessDenied) -> str | None:
     """
-    Return a hint for a denied call: to attach the policy spotrun-runner or, if the caller has no valid credentials, the
-    hint that the error already has.
+    Return a hint for a denied call. If the caller has no valid credentials, this is the error's own hint. Otherwise it
+    is the advice to attach the policy spotrun-runner.
     """
     return error.hint if isinstance(error, CredentialsRefused) else _ATTACH
 

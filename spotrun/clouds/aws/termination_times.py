@@ -19,8 +19,8 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html
 
 class TerminationTimes:
     """
-    The times at which instances ended. For an interrupted spot instance, this is the last change of its spot request;
-    for any other instance, the time at which spotrun first saw that it was terminated. Once known, a time never
+    The times at which instances ended. An interrupted spot instance ended when its spot request last changed. For any
+    other instance, the time at which spotrun first saw it terminated counts as its end. Once known, a time never
     changes, because bills depend on it.
     """
 
@@ -30,8 +30,8 @@ class TerminationTimes:
 
     def of(self, rows: Iterable[Mapping[str, Any]], now: datetime) -> Mapping[str, datetime]:
         """
-        Find and remember when the terminated instances in `rows` ended, if their rows do not say so. Return all end
-        times found so far, keyed by instance id.
+        Find the end times of the terminated instances in `rows` that their rows do not state. Return all end times
+        found so far, keyed by instance id.
         """
         new = [row for row in rows if _is_untimed(row) and row["InstanceId"] not in self._known]
         told = self._by_request(new)

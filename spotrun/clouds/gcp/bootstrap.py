@@ -1,4 +1,4 @@
-"""Makes the startup-script of a Google instance, as spotrun.clouds.startup describes."""
+"""Makes the startup script of a Google instance (see spotrun.clouds.startup)."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class ZoneType(NamedTuple):
 
 class Catalog:
     """
-    The catalog of one region of a project. `parts` returns Google's prices of vCPUs, memory and GPUs in all regions,
-    from which the prices of types are computed.
+    The catalog of one region of a project. `parts` returns Google's prices of vCPUs, memory and GPUs in all regions.
+    The price of a type is computed from them.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Catalog:
     def remarks(self) -> Iterator[str]:
         """
         Yield a remark for each kind of data (types, spot prices, image, subnetwork) that cannot be read now, and for
-        each zone that does not answer. The data that were read last stay in use.
+        each zone that does not answer. The last known data stay in use.
         """
         kept = {
             "the types in each zone": self._placed.trouble,
@@ -115,7 +115,7 @@ class Catalog:
     @property
     def asked_for(self) -> Sequence[str]:
         """
-        The types whose history of spot prices is read. Each of them takes one call to Google, so these are only the
+        The types whose history of spot prices is read. Google must be called once for each type. So these are only the
         types that the job names, or that have a GPU that the job names. If it names neither, no history is read.
         """
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
@@ -154,8 +154,8 @@ class Catalog:
 
     def leave_out_but(self, pool: Pool, elsewhere: Sequence[str]) -> None:
         """
-        Leave this pool's type out of the offerings for a while, except in the zones where, according to Google, there
-        is capacity for the type (G6).
+        Leave this pool's type out of the offerings for a while, except in the zones `elsewhere`, which Google has named
+        as having capacity for the type (G6). If it has named none, change nothing.
         """
         for zone in self.zones if elsewhere else ():
             if zone not in elsewhere:
@@ -163,8 +163,7 @@ class Catalog:
 
     def leave_out_region(self, offering: Offering) -> None:
         """
-        Leave out all pools of the region for a while. Call this if the region's subnetwork is full, so that no instance
-        can start in it.
+        Leave out all pools of the region for a while, because its subnetwork is full and no instance can start in it.
         """
         for zone, placed in self._placed.get().items():
             for kind in placed:
@@ -172,7 +171,7 @@ class Catalog:
                     self._left_out.add(Pool(zone=zone, instance_type=kind, capacity_type=capacity_type))
 
     def surrounded(self, offering: Offering) -> Offering:
-        """Return the offering together with the machine image and subnetwork that a launch of it would use now."""
+        """Add to the offering the machine image and the subnetwork that a launch needs at present."""
         return replace(offering, image=self.image.path, subnet=self.subnetwork)
 
     def rented_out(self) -> Iterator[Offering]:
@@ -218,7 +217,7 @@ class Catalog:
 
     def _read_types(self) -> dict[str, dict[str, ZoneType]]:
         """
-        Read the usable types of each available zone. A zone that does not answer does not affect the others.
+        Read the usable types of each available zone. If a zone does not answer, the others are still read.
         """
         placed: dict[str, dict[str, ZoneType]] = {}
         silent: dict[str, CloudError] = {}

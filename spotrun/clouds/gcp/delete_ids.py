@@ -1,7 +1,9 @@
 """
-Makes the ids of calls that delete an instance. An id contains the time at which the machine was switched off, if that
-time is known. The bill needs this time, but after the deletion only the id may still have it: the instance is gone, and
-Google may have forgotten the operation that switched it off. Google keeps the id as part of the delete operation.
+Makes the ids of the calls that delete an instance. Google keeps such an id as part of the delete operation.
+
+An id contains the time at which the machine was switched off, if that time is known. The bill needs this time. After
+the deletion, the id may be the only place that still has it, because Google may have forgotten the operation that
+switched the machine off.
 
     the id is sent as clientOperationId: https://cloud.google.com/compute/docs/reference/rest/v1/zoneOperations
     a UUID of version 8 has 122 bits of free content: https://www.rfc-editor.org/rfc/rfc9562#section-5.8
@@ -22,7 +24,7 @@ _LATEST_MS = 1 << 48
 
 def delete_id(off_since: datetime | None = None) -> str:
     """
-    Return a new id. (Repetitions of a call use the same id.) `off_since` is the time at which the machine was switched
+    Return a new id. A call that is repeated keeps its id. `off_since` is the time at which the machine was switched
     off; None if unknown.
     """
     if off_since is None:

@@ -1,8 +1,8 @@
 """
-Fetches the archive of spotrun and runs it. Cloud Run starts this program first. It uses only the standard library,
-because the container image has no other packages.
+Fetches the archive of spotrun and runs it. This is the program that Cloud Run starts. It uses only the standard
+library, because the container image has no other packages.
 
-nights.py sends this file unchanged, as the argument of `python3 -c`. So no container image has to be built or stored.
+nights.py sends this file unchanged, as the argument of `python3 -c`, so no container image has to be built or stored.
 https://cloud.google.com/run/docs/container-contract#metadata-server
 https://cloud.google.com/storage/docs/json_api/v1/objects/get
 """
