@@ -132,8 +132,8 @@ class OwnedMachineCloud(Cloud):
 
     def billing(self, spec: RunSpec) -> BillingRule:
         """
-        Return the billing rule of the rented cloud. Its text `source`, which says where the prices come from, also
-        mentions the price of the user's machine. Instances on the user's machine are billed by the second, without a
+        Return the billing rule of the rented cloud, and add the price of the user's machine to the rule's `source`, the
+        text that says where prices come from. Instances on the user's machine are billed by the second, without a
         charge for their disk and address (see `attached_to`).
         """
         rule, home = self._rented.billing(spec), spec.home
