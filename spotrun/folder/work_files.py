@@ -142,8 +142,8 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
     """
-    Return a survey of the paths in `found`. `link_at` is called for each link after all other paths are in the survey;
-    it returns the link to store, or None if the link cannot be stored as a link.
+    Return a survey of the paths in `found`. `link_at` returns the link to store for a path, or None if the link cannot
+    be stored as a link. It is called when all paths other than links are in the survey.
     """
     survey = Survey({}, {}, {}, {})
     for path, facts in found:
