@@ -124,8 +124,8 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
     Return why a trainer failed (promise I7, failures.md R15, R17). Its instance is still running, so the cause is not
     the loss of the instance.
 
-    A trainer that ran out of memory is killed by SIGKILL. If it was the child of a shell, the shell then ends with exit
-    code 137, so that code counts as out of memory too.
+    SIGKILL counts as out of memory, because the kernel kills such a process with it. Exit code 137 counts too: a shell
+    ends with it if its child was killed in this way.
     """
     if hung:
         return Cause.HANG
@@ -201,11 +201,10 @@ def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool)
     seconds.
 
     `save_s` is the measured duration of a save; None if no save was measured. If an earlier snapshot is being uploaded
-    (`uploading`), that upload has to be cancelled first. This is worth it only if a save fits into `left_s`.
+    (`uploading`), that upload would have to be cancelled. This is worth it only if a save fits into `left_s`.
 
-    If nothing is being uploaded, the agent should always try, even if `save_s` is longer than `left_s`. Trying costs
-    nothing and may succeed, because the final save can be many times as fast as the measured saves, which ran at low
-    priority to leave the processor to the training.
+    If nothing is being uploaded, trying costs nothing, so the agent always tries. The final save can be many times as
+    fast as the measured saves, which ran at low priority to leave the processor to the training.
     """
     return not uploading or save_s is None or save_s <= left_s
 

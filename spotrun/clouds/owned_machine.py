@@ -2,8 +2,8 @@
 Combines a cloud and a machine that the user owns into one cloud, so that a job can use both.
 
 The user's machine is called home. Instances at home are instances of the local cloud; their price is the cost of using
-the machine. Calls about an instance go to the cloud that the instance's offering names. All other calls go to the
-rented cloud.
+the machine. A call about an instance goes to the cloud that the instance's offering names, and any other call to
+the rented cloud.
 """
 
 from __future__ import annotations

@@ -123,9 +123,9 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
     Return the likely causes in words. Causes that the run itself reported come first.
 
-    Causes that do not fit the evidence are left out. If the interrupted training had already trained the batch without
-    a difference before it was killed, it cannot be a cause that makes any two trainings differ. If the trainings differ
-    only after a resume, it cannot be nondeterministic kernels.
+    Causes that do not fit the evidence are left out. If the interrupted training had trained the same batch without a
+    difference before it was killed, causes that would make any two trainings differ are ruled out. If the trainings
+    differ only after a resume, nondeterministic kernels are ruled out.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

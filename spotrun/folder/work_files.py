@@ -225,8 +225,8 @@ def _new(
 
 def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dict[str, str]) -> None:
     """
-    If the link at `path` leads to a file of the work folder that can be stored, add that file to `files` under the
-    link's path. Otherwise add the reason to `refused`.
+    Add the file to which the link at `path` leads to `files`, under the link's path. If that file is not in the work
+    folder or cannot be stored, add the reason to `refused` instead.
     """
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root:

@@ -7,7 +7,7 @@ up and down keeps the sum of each row and of each column.
 To do so, the method finds a cycle of amounts that are not yet rounded: a path that moves alternately along a row and
 along a column, and returns to its start. It adds a quantity to the first amount of the cycle, subtracts the same
 quantity from the second, adds it to the third, and so on. This changes no sum. The quantity is chosen so that at least
-one more amount becomes round. The method repeats this until all amounts are round. Statistical offices use it (B. D.
+one more amount is rounded. The method repeats this until all amounts are. Statistical offices use it (B. D.
 Causey, L. H. Cox, L. R. Ernst, "Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
 """
 

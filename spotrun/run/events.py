@@ -570,12 +570,11 @@ class MemberReady(Event, frozen=True, kw_only=True):
     """
     A member of a launch is ready to take part in the next attempt: nothing of an earlier attempt is left on it.
 
-    The other members reach this one at `address`. To test whether they can connect, they use its port `door`, which is
-    None if this member has opened no such port. `accelerators` is the number of its accelerators. `holds` is the newest
-    commit whose image this member still has in memory. `setup` is None if the set-up failed, or if an earlier event
-    contains it.
+    The other members reach this one at `address`. To test the connection, they use its port `door`; None if this member
+    could not open such a port. `accelerators` is the number of its accelerators. `holds` is the newest commit whose
+    image this member still has in memory. `setup` is None if the set-up failed, or if an earlier event contains it.
 
-    `after` is the entry that ended the newest attempt so far; None if no attempt has ended. Once another attempt ends,
+    `after` is the entry that ended the newest attempt so far; None if no attempt has ended. When another attempt ends,
     this event no longer counts, and the member has to report again.
     """
 
@@ -794,10 +793,10 @@ class OutputsStored(Event, frozen=True, kw_only=True):
     none), and `step` was the step that the trainer had reached. If `final` is True, the trainer had already ended, so
     the event covers all of its files.
 
-    The list contains `files` files with `size_bytes` in total. It also names the files that were not stored, with the
-    reason; `left_out` is their number. `objects` is the number of new objects that were written for this event,
-    including the list, and `sent_bytes` is their total size. `stored_bytes` is the total size of all files that the run
-    has stored so far.
+    The list contains `files` files with `size_bytes` in total. `left_out` is the number of files that were not stored;
+    the list names them with the reason, but perhaps not all. `objects` is the number of new objects that were written
+    for this event, including the list, and `sent_bytes` is their total size. `stored_bytes` is the total size of all
+    files that the run has stored so far.
     """
 
     attempt: Count

@@ -72,8 +72,8 @@ class ExactValues:
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield the positions in the text at which a value may begin that continues after the text's end: for each way of
-        reading the text, the earliest such position.
+        Yield, for each way of reading the text, the earliest position at which a value may begin whose rest is missing
+        at the text's end.
         """
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):

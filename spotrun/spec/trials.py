@@ -120,7 +120,7 @@ def _with_param(spec: RunSpec, script: Script, name: str, value: str) -> RunSpec
     if train.run is not None:
         envs = ", ".join(spec.envs) or "none"
         raise SpecInvalid(
-            f"--grid {name}: the job runs a command, so its only parameters are its envs: {envs}",
+            f"--grid {name}: the job runs a command, so only its envs can be parameters: {envs}",
             hint=f"write envs: {{{name}: {value}}} and use ${name} in the command",
             key=("train", "run"),
         )

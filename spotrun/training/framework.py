@@ -46,7 +46,7 @@ class Framework(Protocol):
     One framework's training: reports its position, and saves and restores its state.
 
     Epochs and batches are counted from 0. All ranks of a training make the same calls in the same order. No method may
-    draw random numbers, or change a counter or a weight, except `load` and the restore that it prepares.
+    draw random numbers, or change a counter or a weight. Only `load` and the restore that it prepares may do so.
 
     The order of a fit:
 
@@ -228,14 +228,14 @@ class Framework(Protocol):
         """
         Prepare to resume at `place`. The framework uses the arguments later, when it restores itself.
 
-        `state` and `rest` are the results of `dump`, without OPTIMIZERS, and of `dump_rest` in an earlier process. The
-        framework must copy the weights in `state`, because their memory is freed later. Once it has created its
-        optimizers, it calls `optimizers` to load their states.
+        `state` is the result of `dump` in an earlier process, without OPTIMIZERS, and `rest` is the result of
+        `dump_rest`. The framework must copy the weights in `state`, because their memory is freed later. Once it has
+        created its optimizers, it calls `optimizers` to load their states.
 
         `state[WEIGHTS]` is the result of the module's `state_dict`, which the script may have overridden; `weights` are
-        the module's true weights. The framework restores `state[WEIGHTS]` as usual; then, before the first batch,
-        spotrun restores `weights`. `weights` is None if the checkpoint comes from an earlier version of spotrun, which
-        did not save them.
+        the module's true weights. The framework restores `state[WEIGHTS]` as usual. Then, before the first batch,
+        spotrun restores `weights`. `weights` is None if an earlier version of spotrun, which did not save them, made
+        the checkpoint.
         """
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:

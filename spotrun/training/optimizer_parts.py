@@ -49,8 +49,8 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return a description of each optimizer that torch cannot save completely (`is_odd`), and None in the place of each
-    other optimizer. If torch can save all of them, return only None.
+    Describe each optimizer that torch cannot save completely (`is_odd`). Return a list with its description, and None
+    for each other optimizer. If torch can save all of them, return None instead of the list.
 
     A description contains the states, groups and plain attributes of the optimizer and of the optimizers in it. Tensors
     are not copied.

@@ -340,7 +340,10 @@ def _command(context: AgentContext) -> list[str]:
 
 
 def start_trainer(context: AgentContext, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
-    """Start a trainer. In a gang, `meets` are the variables with which the trainer finds the other trainers."""
+    """
+    Start a trainer. In a gang, `meets` are the environment variables that tell the trainer how to find the other
+    trainers.
+    """
     process = TrainerProcess(incarnation, context.inbox, context.clock, context.console.size_bytes())
     output = context.console.open()
     try:
