@@ -57,7 +57,8 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
 
 def _led(state: RunState) -> dict[int, list[Attempt]]:
     """
-    Return the attempts of each launch, by the launch's number. A gang's attempt is listed only under its lead's launch.
+    Return the attempts of each launch, keyed by the launch's number. A gang's attempt is listed only
+    under its lead's launch.
 
     The lead suffices to compute the cost of transfers. All members of a gang are in the lead's region, so the same
     prices apply, whichever members transfer the parts of a checkpoint.

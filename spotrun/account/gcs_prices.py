@@ -1,12 +1,12 @@
 """
-The prices of Cloud Storage for each location of a bucket: one region, two regions, or a whole continent.
+The prices of Cloud Storage. They depend on the bucket's location: one region, two regions, or a whole continent.
 
-The amounts are in storage_prices.json. The price of traffic between two regions depends on their continents. A read
-from a bucket (billed by Cloud Storage) and a write into a bucket (billed by Compute Engine, since October 2024) cost
-the same. If a bucket spans several regions, Google also bills each GB that it copies between these regions. Reading
-from a dual-region bucket is free for an instance in one of its two regions. Reading from a multi-region bucket costs as
-much as traffic between two regions of its continent. https://cloud.google.com/storage/docs/locations lists each
-location's regions.
+The amounts are in storage_prices.json. The price of traffic between two regions depends on the continents in which they
+are. Reading from a bucket (billed by Cloud Storage) and writing to it (billed by Compute Engine, since October 2024)
+cost the same. If a bucket spans several regions, Google also bills each GB that it copies between these regions.
+Reading from a dual-region bucket is free for an instance in one of its two regions. Reading from a multi-region bucket
+costs as much as traffic between two regions of its continent. https://cloud.google.com/storage/docs/locations lists
+each location's regions.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _of_several(location: str) -> Mapping[str, Decimal]:
 def usd_per_gb(one: Continent, other: Continent) -> Decimal:
     """
     Return the price per GB of traffic between two different regions, one on each of these continents. If the two
-    continents have different prices, the higher price counts.
+    continents have different prices, return the higher one.
     """
     if one is other or {one, other} == _AMERICAN:
         return _within(one)
@@ -105,8 +105,9 @@ def _passages(location: str, home: Continent) -> dict[str, Passage]:
     """
     Return the prices of traffic between a bucket and an instance. `home` is the bucket's continent.
 
-    Most prices are keyed by the instance's continent. Regions whose price differs from their continent's have separate
-    entries: the bucket's own regions and, for the location `eu`, the European regions outside `eu`.
+    Most prices are keyed by the instance's continent. Some regions have an entry of their own, because their price
+    differs from that of their continent: the bucket's own regions, and, for the location `eu`, the European regions
+    outside `eu`.
     """
     regions, is_multi = _regions(location), location in _MULTI_REGIONS
     copied = _within(home) if is_multi or len(regions) > 1 else Decimal(0)

@@ -1,4 +1,4 @@
-"""Computes what the ready members of a gang cost while they wait for the others. Pure."""
+"""Computes the cost of a gang's ready members while they wait for the others. No function has side effects."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spotrun.run.state import Attempt, RunState
 
 class WaitingInterval(NamedTuple):
     """
-    A stretch of time in which a member waited. Like `Meter`, it has the methods `cost_until` and `time_until`. They
-    count only the part of `meter`'s cost and time that belongs to this stretch.
+    An interval in which a member waited. `cost_until` and `time_until` are like the methods of `Meter`, but count only
+    the cost and the time within this interval.
     """
 
     meter: Meter
@@ -24,7 +24,7 @@ class WaitingInterval(NamedTuple):
     ended_at: datetime
 
     def cost_until(self, moment: datetime) -> Decimal:
-        """Return the dollars billed from the start of this stretch to `moment`."""
+        """Return the dollars billed from the start of this interval to `moment`."""
         since, until = min(moment, self.billed_from), min(moment, self.ended_at)
         return self.meter.cost_until(until) - self.meter.cost_until(since)
 
@@ -35,9 +35,10 @@ class WaitingInterval(NamedTuple):
 
 def waiting(state: RunState, horizon: datetime) -> Iterator[WaitingInterval]:
     """
-    Yield the stretches of time, up to `horizon`, in which a member was ready but in no attempt. Time after an attempt
-    does not count as waiting for a member that had a notice, or if the attempt had a drain request: the next attempt is
-    then not allowed to include the member (protocol 32).
+    Yield the intervals, up to `horizon`, in which a member was ready but in no attempt.
+
+    The time after an attempt is left out if the next attempt is not allowed to include the member (protocol 32). That
+    is so if the member had a notice, or if the attempt had a request to drain.
     """
     if not state.of_gangs:
         return

@@ -117,8 +117,8 @@ class AttemptEnd:
 
     def _go(self, reason: str) -> NoReturn:
         """
-        Power off. If the cloud is about to reclaim this instance, and does not bill instances that it reclaims, first
-        wait for the cloud to reclaim it, so that the instance is not billed.
+        Power off. If the cloud is about to take this instance, and would then not bill it, wait until the cloud takes
+        it.
         """
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)
@@ -131,12 +131,13 @@ class AttemptEnd:
 
 def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime | None) -> datetime | None:
     """
-    Return the time until which the agent waits for the cloud to take the instance. `deadline_at` is the time for which
-    a notice has announced this; None without a notice. Return None if waiting saves no money.
+    Return the time until which the agent waits for the cloud to take the instance; None if waiting saves no money.
+    `deadline_at` is the notice's deadline; None if there was no notice.
 
     If the cloud takes an instance back in its first hour, the instance costs nothing. If the instance powers itself
-    off, it is billed. So waiting saves money, even after the final commit (protocol 15;
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html).
+    off, it is billed. So waiting saves money, even after the final commit (protocol 15).
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html
     """
     if deadline_at is None or deadline_at - billed_from >= timedelta(seconds=rule.free_if_interrupted_within_s):
         return None
@@ -156,6 +157,6 @@ def await_the_cloud(context: AgentContext, attempt: int) -> None:
     until = idle_until(context.created.billing, billed_from, None if notice is None else notice.deadline_at)
     left_s = 0.0 if until is None else (until - context.clock.now()).total_seconds()
     if left_s > 0:
-        context.note("the instance stays on until the cloud takes it, because then the cloud does not charge for it")
+        context.note("the instance stays on until the cloud takes it, because the cloud will then not charge for it")
         context.status.change(phase="idle")
         context.clock.sleep(left_s)

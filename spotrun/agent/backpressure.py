@@ -14,8 +14,8 @@ from spotrun.run.events import Entry
 
 class Backpressure:
     """
-    A period in which the store refuses writes. The period ends with the next checkpoint that becomes durable. This
-    object records when the agent noticed the refusal, and whether it is reported in the ledger.
+    A period in which the store refuses writes. The period ends when the next checkpoint is durable. This object records
+    when the agent noticed the refusal, and whether the ledger contains it.
     """
 
     def __init__(self, context: AgentContext, journal: AttemptJournal) -> None:
@@ -40,8 +40,8 @@ class Backpressure:
     @property
     def is_in_ledger(self) -> bool:
         """
-        True if the refusal is recorded in the ledger. The ledger is in the same store. So the store evidently still
-        accepts small objects, and the agent will be able to record the end of the attempt too.
+        True if the refusal is recorded in the ledger. Since the ledger is in the same store, this also shows that the
+        store still accepts small objects, and that the agent will be able to record the end of the attempt.
         """
         return self._entry is not None and self._entry.done()
 

@@ -1,4 +1,4 @@
-"""Makes the decisions of an agent. Pure: each decision is computed from facts that the caller passes."""
+"""Makes the decisions of an agent, without side effects. Each decision depends only on facts that the caller passes."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def is_fenced(state: RunState, attempt: int) -> bool:
 @dataclass(frozen=True)
 class PredecessorLeaving:
     """
-    The coming end of a standby's predecessor, the attempt that the standby will replace. The predecessor has to end
-    within `window_s` seconds. The standby learned this at `seen_s`, in monotonic run time.
+    The news that the attempt which a standby will replace is about to end. From the notice or the request to drain, the
+    attempt has `window_s` seconds to end. The standby received the news at `seen_s`, in monotonic run time.
     """
 
     seen_s: float
@@ -73,8 +73,8 @@ class PredecessorLeaving:
 def leaving_window_s(state: RunState) -> float | None:
     """
     Return how many seconds the current attempt has to save and hand over: after a notice, the time from the notice to
-    its deadline; after a request to drain, DRAIN_WINDOW_S. Return None if there was neither, so the attempt is not
-    about to end.
+    its deadline; after a request to drain, DRAIN_WINDOW_S. Return None if the attempt has neither, and so is not about
+    to end.
     """
     current = state.current
     if current is None:
@@ -98,8 +98,8 @@ def standby_verdict(
     The predecessor is the attempt that the standby will replace. The standby takes over as soon as an entry of the
     ledger, written by any process, says that the predecessor has ended. Without such an entry:
 
-    - If the predecessor had to end (`leaving`), the standby takes over STANDBY_GRACE_S after the time by which it had
-      to end, as measured by the standby's clock.
+    - If the predecessor has to end (`leaving`), the standby waits for the time that the predecessor has for this, and
+      for STANDBY_GRACE_S more, both on the standby's clock. Then it takes over.
     - Otherwise the standby never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
@@ -124,8 +124,8 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
     Return why a trainer failed (promise I7, failures.md R15, R17). Its instance is still running, so the cause is not
     the loss of the instance.
 
-    A trainer that ran out of memory is killed by SIGKILL. If it was the child of a shell, the shell then ends with exit
-    code 137, so that code counts as out of memory too.
+    SIGKILL counts as out of memory, because the kernel kills such a process with it. Exit code 137 counts too: a shell
+    ends with it if its child was killed in this way.
     """
     if hung:
         return Cause.HANG
@@ -174,7 +174,8 @@ def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> st
     Return the reason for not starting the trainer again after `exited`; None if the agent starts it again. `state`
     already includes `exited`.
 
-    One such reason: the script failed twice at the same step, and would fail there a third time (promise I7).
+    If the script has failed twice at the same step, it would fail there a third time (promise I7). The other reason is
+    that the trainer was restarted `max_restarts` times already.
     """
     if exited.cause is Cause.USER_ERROR and _failed_before(state, exited):
         return f"it failed twice at step {exited.step}"
@@ -200,11 +201,10 @@ def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool)
     seconds.
 
     `save_s` is the measured duration of a save; None if no save was measured. If an earlier snapshot is being uploaded
-    (`uploading`), that upload has to be cancelled first. This is worth it only if a save fits into `left_s`.
+    (`uploading`), that upload would have to be cancelled. This is worth it only if a save fits into `left_s`.
 
-    If nothing is being uploaded, the agent should always try, even if `save_s` is longer than `left_s`. Trying costs
-    nothing and may succeed, because the final save can be many times as fast as the measured saves, which ran at low
-    priority to leave the processor to the training.
+    If nothing is being uploaded, trying costs nothing, so the agent always tries. The final save can be many times as
+    fast as the measured saves, which ran at low priority to leave the processor to the training.
     """
     return not uploading or save_s is None or save_s <= left_s
 
@@ -225,11 +225,11 @@ def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *,
 @dataclass(frozen=True, kw_only=True)
 class SnapshotFacts:
     """
-    The facts from which the agent decides on the next snapshot. Times are seconds of run time.
+    The facts by which the agent decides whether a snapshot is due. Times are seconds of run time.
 
     `since_commit_s` is the age of the run's newest commit; None if the run has none. `since_snapshot_s` is the age of
     this trainer's newest snapshot; None if it has taken none. `interval_s` is the time between two snapshots; None if
-    the trainer counts steps and decides when to take the next one.
+    the trainer counts steps and decides by itself when to take one.
     """
 
     since_commit_s: float | None
@@ -260,12 +260,12 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 
 class HeldSnapshot(NamedTuple):
     """
-    A snapshot whose upload has to wait, because the newest commit is too recent and there is a minimum time between
-    commits. The upload will be allowed in `left_s` seconds.
+    A snapshot whose upload has to wait, because there is a minimum time between two commits. The upload may begin in
+    `left_s` seconds.
 
-    Since this snapshot, the training has taken `steps` steps, each of which takes `step_s`. The training has reported
-    nothing for the last `silent_s` seconds. `every_steps` is the number of steps between two snapshots; None if
-    snapshots are taken by time.
+    The training has taken `steps` steps since this snapshot. A step takes `step_s` seconds. `every_steps` is the number
+    of steps between two snapshots; None if snapshots are taken at intervals of time. The training has reported nothing
+    for the last `silent_s` seconds.
     """
 
     left_s: float
@@ -283,11 +283,11 @@ LATE_STEPS = 3
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
     Return True if the snapshot that waits for its upload should be dropped, so that the training can take a newer
-    snapshot instead. It is dropped if the next snapshot is due, and only about one more step fits before the waiting
-    snapshot's upload is allowed to begin. This is only an estimate, because a validation may take longer than a step.
+    snapshot instead. This is so if the next snapshot is due, and the waiting snapshot's upload may begin only about one
+    step later. (A validation may take longer than a step, so this is an estimate.)
 
-    If the training has been silent for too long, the snapshot is kept, because the training may never reach another
-    step boundary. `turn_s` is the number of seconds between two calls of this function.
+    If the training has been silent for too long, the snapshot is kept, because the training may never finish another
+    step. `turn_s` is the number of seconds between two calls of this function.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False
@@ -333,10 +333,11 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
     often it has failed since the newest checkpoint. `alone` is True if the run has only one instance, and False in a
     gang.
 
-    After its first failure, the command continues with the files that it left. There are two exceptions, in which it
-    starts from the newest checkpoint: if it was killed, because it may have left half-written files; and in a gang,
-    because all members have to start from the same commit. After a second failure, the command starts from the newest
-    checkpoint, and after more failures, from the checkpoint before that.
+    After its first failure, the command continues with the files that it left. After the second failure, it starts from
+    the newest checkpoint, and after more failures, from the checkpoint before that.
+
+    Even after its first failure, it starts from the newest checkpoint in two cases: if it was killed, because it may
+    have left half-written files; and in a gang, because all members have to start from the same commit.
     """
     if failures > 2:
         return StateChoice.ONE_BEFORE
@@ -349,9 +350,9 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
     Return the reason for not starting the command again after `exited`; None if it is started again. This function is
     for commands whose state spotrun saves. For all other trainers, use `why_give_up`.
 
-    A command reports no steps. If it fails twice without a checkpoint in between, the agent assumes that it failed at
-    the same step, and would fail there again if it started from the same files. With other files, it may get further.
-    So it is started again from the newest checkpoint, and then from the checkpoint before that.
+    A command reports no steps. If it fails twice without a checkpoint in between, the agent assumes that it would fail
+    again if it started from the same files. So it is started again from the newest checkpoint, and then from the
+    checkpoint before that.
     """
     failures, kept = failures_in_a_row(state), len(state.restore_candidates())
     if exited.cause is Cause.USER_ERROR and failures > min(kept, 2) + 1:
@@ -376,7 +377,7 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
-    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is how
-    long, in seconds, a checkpoint has been due but could not be made because the state kept changing.
+    Return True if the agent should report to the user that a command's state never comes to rest. A checkpoint has been
+    due for `since_s` seconds, but could not be made because the state kept changing.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

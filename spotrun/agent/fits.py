@@ -80,7 +80,7 @@ def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     ends = context.recorder.state.ends_before(commit)
     if [end.event.fit for end in ends] != list(range(1, commit.event.fit)):
         raise CheckpointDamaged(
-            f"the final checkpoint of an earlier fit() call is missing (before step {commit.event.step})"
+            f"the final checkpoint of a fit() call that ended before step {commit.event.step} is missing"
         )
     images: list[Image] = []
     try:
@@ -102,9 +102,9 @@ def close(images: Sequence[Image]) -> None:
 
 def start_at_end(context: AgentContext, image: Image, files: CommitFiles) -> Start:
     """
-    Return the start of a fit() that an earlier trainer has completed, with `image` as its final checkpoint. The files
-    of that checkpoint are fetched only when the trainer requests them: by then the script has written most of them
-    into the work folder again, so few have to be fetched.
+    Return the start of a fit() that an earlier trainer has completed. `image` is its final checkpoint. The files of
+    that checkpoint are fetched only when the trainer requests them. The repeated script has then written most of them
+    again, so only few have to be fetched.
     """
 
     def put(opened: Sequence[str], attempt: int) -> str:

@@ -133,13 +133,13 @@ class Follower:
 
     def _put_files(self, number: int | None) -> str:
         """
-        Restore the work folder for commit `number`. It then has the files that the user uploaded and, if the commit
-        holds a command's state, the same state as on the lead. If the commit is damaged in the store, return a
-        description of the damage; otherwise return "".
+        Restore the work folder for commit `number`: the files that the user uploaded and, if the commit holds a
+        command's state, the same state as on the lead. If the commit is damaged in the store, return a description of
+        the damage; otherwise return "".
 
         Raises:
-            PowerOff: the files cannot be restored here. Before that, this agent has written the attempt's end and the
-                reason into the ledger.
+            PowerOff: the files cannot be restored here. This agent has already written the attempt's end and the reason
+                into the ledger.
         """
         process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)
         commit = None if number is None else self._context.recorder.state.commit(number)

@@ -45,9 +45,9 @@ Job = tuple[Decide, "Future[Entry | None]"]
 
 def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
     """
-    Return a function for `Ledger.append` that writes `event` only once. It returns None if `done` returns a true value,
-    that is, if the run's state shows that the event has already been written. This matters if the store's answer to an
-    append was lost: the ledger then calls the function again.
+    Return a function for `Ledger.append` that writes `event`, unless `done` finds in the run's state that the event is
+    already written. If the store's answer to an append is lost, the ledger calls the function again, and the event is
+    still written only once.
     """
     return lambda state: None if done(state) else event
 

@@ -83,8 +83,8 @@ def newest_checkpoint(
     without a checkpoint.
 
     `ready` is an image that is already on this instance. It is used if it belongs to the returned checkpoint. Otherwise
-    the right image is fetched, and its parts are passed on to `trainer` as they arrive. `known` are the files of the
-    work folder whose content is known; they are not fetched if they are unchanged.
+    the right image is fetched, and its parts are passed on to `trainer` as they arrive. `known` are files of the work
+    folder whose content is known. If the checkpoint has the same content, they are not fetched.
 
     Raises:
         NothingToResumeFrom: the run has checkpoints, but none of them can be read.

@@ -1,4 +1,6 @@
-"""Defines the interface to resources that are still billed after their instance is gone, such as a disk."""
+"""
+The interface for finding and removing resources that are still billed after their instance is gone, such as a disk.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 Combines a cloud and a machine that the user owns into one cloud, so that a job can use both.
 
 The user's machine is called home. Instances at home are instances of the local cloud; their price is the cost of using
-the machine. Calls about an instance go to the cloud that the instance's offering names. All other calls go to the
-rented cloud.
+the machine. A call about an instance goes to the cloud that the instance's offering names, and any other call to
+the rented cloud.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class OwnedMachineCloud(Cloud):
 
     def billing(self, spec: RunSpec) -> BillingRule:
         """
-        Return the billing rule of the rented cloud. Its text `source`, which says where the prices come from, also
-        mentions the price of the user's machine. Instances on the user's machine are billed by the second, without a
+        Return the billing rule of the rented cloud, and add the price of the user's machine to the rule's `source`, the
+        text that says where prices come from. Instances on the user's machine are billed by the second, without a
         charge for their disk and address (see `attached_to`).
         """
         rule, home = self._rented.billing(spec), spec.home

@@ -1,4 +1,4 @@
-"""A cache with a time-to-live that keeps an old value if a new one cannot be read."""
+"""A cache with a time-to-live. If a new value cannot be read, it continues to return the old one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools that a cloud has reported as unavailable. A driver does not offer them for a while."""
+"""Keeps track of the pools that a cloud has reported as unavailable. A driver does not offer them for a while."""
 
 from __future__ import annotations
 

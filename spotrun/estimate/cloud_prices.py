@@ -13,8 +13,8 @@ from spotrun.offering import CapacityType
 
 def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) -> CostStudy:
     """
-    Return the study with each `rented` price replaced by the cloud's prices. `quotes_of` fetches these; it is called
-    with the place's name and the value of `rented`.
+    Return the study with each `rented` key replaced by the cloud's prices. `quotes_of` fetches the prices of one place;
+    it is called with the place's name and the value of `rented`.
     """
 
     def priced(name: str, place: Place) -> Place:
@@ -25,9 +25,9 @@ def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) ->
 
 def _priced(place: Place, rented: Rented, found: Quotes) -> Place:
     """
-    Return the place with its prices. The on-demand price is that of the cheapest zone. The spot prices are those of the
-    zone with the lowest mean over the last `rented.days` days: this mean, and the lowest and the highest price. If a
-    zone's past prices are unknown, its current price serves as its mean.
+    Return the place with its prices. The on-demand price is that of the cheapest zone. The spot prices are the mean,
+    lowest and highest price over the last `rented.days` days, in the zone with the lowest mean. If a zone's past prices
+    are unknown, its current price serves as its mean.
     """
     quotes = found.quotes
     on_demand = [quote for quote in quotes if quote.offering.capacity_type is CapacityType.ON_DEMAND]

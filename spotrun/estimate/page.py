@@ -54,7 +54,8 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
     """
     Draw the price of an hour on the user's machine as a curve: the more days a month it is used, the cheaper an hour
-    is. For comparison, draw a level line at the price of the same number of samples on the cheapest rented machine.
+    is. For comparison, draw a horizontal line at the price of the same number of samples on the cheapest rented
+    machine.
     """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)
@@ -69,9 +70,11 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
     """
-    Find the rented place with the lowest price per sample. Return its title, and its price for as many samples as the
-    user's machine `own` trains in an hour. The prices are those of the first training whose speed is known both at
-    `own` and at a rented place. If there is no such training, return "" and 0.
+    Find the rented place with the lowest price per sample. Return its title, and what it charges for as many samples as
+    the user's machine `own` trains in an hour.
+
+    The comparison uses the first training whose speed is known both at `own` and at a rented place. If there is no such
+    training, return "" and 0.
     """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):
         speed = samples_per_second(study, own, training)

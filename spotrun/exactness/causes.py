@@ -124,8 +124,8 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     Return the likely causes in words. Causes that the run itself reported come first.
 
     Causes that do not fit the evidence are left out. If the interrupted training had trained the same batch without a
-    difference before it was killed, causes that would make any two trainings differ are left out. If the trainings
-    differ only after a resume, nondeterministic kernels are left out.
+    difference before it was killed, causes that would make any two trainings differ are ruled out. If the trainings
+    differ only after a resume, nondeterministic kernels are ruled out.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

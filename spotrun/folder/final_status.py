@@ -4,7 +4,7 @@ have to read and fold the run's ledger.
 
 A runner writes the object when the run and all its instances have ended. The object also contains the digest of the
 last entry, and a digest of the ledger's listing (the names, sizes and times of all entries). A reader ignores the
-object if these digests do not match the ledger. So it needs only the listing to detect a replaced or truncated entry.
+object if these digests do not match the ledger. So the listing alone is enough to detect a replaced or truncated entry.
 """
 
 from __future__ import annotations

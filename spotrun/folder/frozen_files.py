@@ -3,10 +3,10 @@ Describes files as they were at one point in time, for an agent that stores them
 are the files in the work folder between two steps, and the trainer passes them to the agent. In a job that runs a
 command, these are the files that make up the command's state, and the agent itself copies them.
 
-The contents of small files are copied into one unnamed file, called the memory. It ends with an index, whose format
-this module defines. A command's large files are copied into the memory too. A training's large files are not copied:
-the trainer opens them and passes the file descriptors to the agent, because an open file stays readable even after it
-is removed or replaced.
+The contents of small files are copied into one unnamed file, which this module calls the memory. It ends with an index,
+whose format this module defines. A command's large files are copied into the memory too. A training's large files are
+not copied: the trainer opens them and passes the file descriptors to the agent, because an open file stays readable
+even after it is removed or replaced.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """
-Reads and writes the record of a night. A night is a job that a function in the cloud begins at a time of day, even if
-the user's machine is off. The record contains the job, the times of day at which it begins, and the runs that it has
-had so far. It is kept in the store, next to the runs.
+Reads and writes the record of a night. A night is a job that a runner in the cloud begins at certain times of day, even
+if the user's machine is off. The record contains the job, these times, and the runs that the night has had so far. It
+is kept in the store, next to the runs.
 
     nights/NAME/night.json               the installed night: its job and its times
     nights/NAME/work/SHA256.tar.gz       the work folder of its job
-    nights/NAME/begun/00000017.json      the 18th night that began: the date for which it was due, and its run
+    nights/NAME/begun/00000017.json      the 18th beginning of the night: the date for which it was due, and its run
     nights/NAME/notified/…               notifications about a night that did not begin, as in a run's folder
 
-Each night that begins gets the next number. To begin a night, a process reads the numbers that exist, and then writes
-an object under the next number with put-if-absent. So if two processes begin a night at the same time, one process
-succeeds, and the other finds the first process's run in the record. If a night is due while the previous night's run is
-still in progress, no second run begins.
+Each beginning gets the next number. The process that begins the night reads the existing numbers, and then writes an
+object under the next number with put-if-absent. If two processes do so at the same time, one succeeds, and the other
+finds the first one's run in the record. If a night is due while the run of an earlier date is still in progress, no
+second run begins.
 
 Instances are not allowed to read or write this folder, because it is outside the folder of their run. Even an attacker
 who can write to this folder cannot change which code is started. A reader that has the pin (night.py) accepts only the
-night.json and the work folder that were installed, and skips each numbered object that the night's function has not
+night.json and the work folder that were installed, and skips each numbered object that the night's runner has not
 signed.
 """
 

@@ -23,8 +23,10 @@ _TRUSTED = ("system", "global")
 def revision_of(folder: Path) -> Revision | None:
     """
     Return the commit that `folder` has checked out. Return None if the folder is not in a repository, if there is no
-    commit yet, or if git fails. The repository's settings cannot be trusted: they may name programs that git would run.
-    So git is called with options that prevent this.
+    commit yet, or if git fails.
+
+    The repository's settings cannot be trusted: they may name programs that git would run. So git is called with
+    options that prevent this.
     """
     commit = (_asked(folder, "rev-parse", "HEAD") or "").strip()
     return Revision(commit=commit, changed=_changed(folder)) if re.fullmatch("[0-9a-f]{40,64}", commit) else None

@@ -84,10 +84,10 @@ class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
-    A link at `path` to `target`, which is relative to the link's folder and inside the work folder.
+    A link at `path` to `target`. `target` is relative to the link's folder, and is inside the work folder.
 
-    `absolute` is True if the link that the script made has an absolute path. When such a link is restored, it gets the
-    new absolute path, because the work folder may be elsewhere on the new instance.
+    `absolute` is True if the script made the link with an absolute path. When such a link is restored, its absolute
+    path is computed again, because the work folder may be elsewhere on the new instance.
     """
 
     path: str
@@ -103,7 +103,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    A list of stored files. `left_out` are files that were not stored, each with the reason; it may be incomplete.
+    A list of stored files. `left_out` are files that were not stored, each with the reason, perhaps not all of them.
     `removed` are files that came with the job and that the script has removed. Only lists for a checkpoint or for a
     command's state have `folders` and `links`.
     """

@@ -142,8 +142,8 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
     """
-    Return a survey of the paths in `found`. `link_at` is called for each link after all other paths are in the survey;
-    it returns the link to store, or None if the link cannot be stored as a link.
+    Return a survey of the paths in `found`. `link_at` returns the link to store for a path, or None if the link cannot
+    be stored as a link. It is called when all paths other than links are in the survey.
     """
     survey = Survey({}, {}, {}, {})
     for path, facts in found:
@@ -225,8 +225,8 @@ def _new(
 
 def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dict[str, str]) -> None:
     """
-    If the link at `path` leads to a file of the work folder that can be stored, add that file to `files` under the
-    link's path. Otherwise add the reason to `refused`.
+    Add the file to which the link at `path` leads to `files`, under the link's path. If that file is not in the work
+    folder or cannot be stored, add the reason to `refused` instead.
     """
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root:

@@ -31,9 +31,9 @@ class EagerFallback(msgspec.Struct, frozen=True):
 
 class Greedy(msgspec.Struct, frozen=True):
     """
-    Use spot, or wait for it, while there is enough time. As soon as R < C + 2d + g, use on-demand to the end. R is the
-    time left until the deadline, C is the work that is left, d is the time of a changeover, and g is a tick. This is
-    the first baseline of Wu et al., NSDI 2024.
+    Use spot, or wait for it, while there is enough time. As soon as R < C + 2d + g, use on-demand until the job is
+    done. R is the time left until the deadline, C is the work that is left, d is the duration of a changeover, and g is
+    the time between two ticks. This is the first baseline of Wu et al., NSDI 2024.
     """
 
     def choose(self, situation: Situation) -> Choice:
@@ -50,11 +50,10 @@ class UniformProgress(msgspec.Struct, frozen=True):
     """
     Keep progress at least in proportion to time (Wu et al., NSDI 2024, "Can't be late").
 
-    Progress in proportion to time is the line t * C / R, with the job's whole work C and its deadline R. Use spot as
-    long as it lasts. If there is no spot, wait while progress is on or above the line, and use on-demand while it is
-    below. Go back from on-demand to spot only if spot is available and the job is ahead of the line by `ahead`
-    changeovers: that is, if the progress is at least what the line requires after another `ahead` changeovers. Near the
-    deadline, act like Greedy.
+    At time t, the required progress is t * C / R, where C is the job's whole work and R is its deadline. Use spot as
+    long as it lasts. If there is no spot, wait while the job has made the required progress, and use on-demand while it
+    has not. Go back from on-demand to spot only if the job has made the progress that is required `ahead` changeovers
+    later. Near the deadline, act like Greedy.
 
     `ahead` = 2 is the hysteresis of the paper, in the form that reproduces the paper's numbers. With `ahead` = 0, the
     job goes back to spot without this delay.

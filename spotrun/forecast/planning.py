@@ -1,4 +1,7 @@
-"""Prepares the forecast that `spotrun plan` shows for a job, from the job's market and earlier runs."""
+"""
+Prepares the forecast that `spotrun plan` shows for a job. It is based on spot prices and on the measurements of earlier
+runs.
+"""
 
 from __future__ import annotations
 
@@ -67,22 +70,22 @@ def planned(
     progressed: Callable[[int, int], None],
 ) -> PlannedJob:
     """
-    Return the forecast of the job in the file `spec_path`, changed by `overrides`. The forecast uses the measurements
-    of the runs and benches in `store`.
+    Return the forecast of the job in the file `spec_path`, with the values in `overrides` changed. The forecast uses
+    the measurements of the runs and benches in `store`.
 
     Raises:
         SpecInvalid: the job cannot be forecast, no offering suits it, or all suitable offerings now cost more than
             max_price.
-        CloudError: the cloud offers nothing in the places that the job names.
+        CloudError: the cloud offers nothing in the regions and zones that the job names.
     """
     spec = load_spec(spec_path, dict(overrides), store or default_store(), arguments)
     known, notes = _with_bench(_measured(spec, store), spec, spec_path, store)
     expected = spec.policy.expected_work or known.work
     if expected is None:
         if notes:
-            raise SpecInvalid("it is not known how long this training takes", hint=f"{notes[0]}; or give --work 3h")
+            raise SpecInvalid("the training time of this job is not known", hint=f"{notes[0]}; or give --work 3h")
         hint = "add --work 3h, or set policy.expected_work; or first complete a run of this name or a `spotrun bench`"
-        raise SpecInvalid("it is not known how long this training takes", hint=hint)
+        raise SpecInvalid("the training time of this job is not known", hint=hint)
     now = system_clock().now()
     time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
     policy = spec.policy.model_copy(update={"expected_work": expected})
@@ -115,10 +118,10 @@ def planned(
 
 def _measured(spec: RunSpec, store: str | None) -> RunMeasurements:
     """
-    Return the measurements of the newest runs of this name.
+    Return the measurements of the newest runs that have the job's name.
 
     Raises:
-        StoreError: the store cannot be read, and the job does not say how long the work takes.
+        StoreError: the store cannot be read, and the job does not set `policy.expected_work`.
     """
     folder = store or spec.checkpoint.uri
     if absent(folder):
@@ -137,8 +140,8 @@ def _with_bench(
     known: RunMeasurements, spec: RunSpec, spec_path: Path, store: str | None
 ) -> tuple[RunMeasurements, list[str]]:
     """
-    Add to the measurements of earlier runs (`known`) what they lack and `spotrun bench` has measured on the job's first
-    kind of instances. Return the result, and notes for the user about the added figures.
+    Add the figures that are missing in `known`, the measurements of earlier runs, if `spotrun bench` has measured them
+    on the job's first kind of instances. Return the result, and notes for the user about the added figures.
 
     Raises:
         StoreError: the store cannot be read, and the duration of the work is not known from elsewhere.
@@ -172,9 +175,9 @@ def _with_bench(
 
 def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
     """
-    Return the duration of a changeover in seconds of run time. The bench measured the duration `measured_s`, in system
-    time. That duration includes the boot of the bench's instance, usually `found.usual_boot_s`. The result has the boot
-    time that this job expects instead.
+    Return the duration of a changeover of this job, in seconds of run time. `measured_s`, the duration that the bench
+    measured in system time, includes the boot of the bench's instance. This boot time is replaced by the one that the
+    job expects.
     """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 

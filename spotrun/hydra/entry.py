@@ -18,10 +18,8 @@ from spotrun.autoload import STARTED_VARIABLE
 
 def install(module: Any) -> None:
     """
-    Make `${now:…}` constant. `module` is `hydra.core.utils`.
-
-    Hydra calls the module's `setup_globals` before it reads a configuration. So `install` wraps `setup_globals`. A
-    second call of `install` has no effect.
+    Make `${now:…}` constant. `module` is `hydra.core.utils`. Its `setup_globals`, which Hydra calls before it reads a
+    configuration, is wrapped. A second call of `install` has no effect.
     """
     original = module.setup_globals
     if STARTED_VARIABLE not in os.environ or hasattr(original, "names_by_the_run"):

@@ -1,4 +1,4 @@
-"""Checks before the training starts whether spotrun can resume a Trainer exactly, and finds the reasons if not."""
+"""Checks, before the training starts, whether spotrun can resume a Trainer exactly. If not, lists the reasons."""
 
 from __future__ import annotations
 

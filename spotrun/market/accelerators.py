@@ -1,4 +1,4 @@
-"""The peak speeds of accelerators, which make their prices comparable."""
+"""The peak speeds of accelerators, for comparing their prices."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ beforehand which of the two it will be. So the estimate is the geometric mean of
 
     speed = sqrt(TFLOPS * GB/s)                      in general
     speed = published samples/s of a training        for an accelerator with such a figure
-    several accelerators = count ** SCALING
+    speed of n accelerators = speed of one * n ** SCALING
 
 For ResNet-50, the first formula estimates that an A100 is 2.1 times as fast as a V100; 1.9 times was measured. For
 other models, the estimate may be wrong by a factor of three. `spotrun.policy.throughput` takes this uncertainty into

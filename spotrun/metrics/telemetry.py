@@ -25,9 +25,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def send(uid: str, stretches: Iterable[TraceSpan], exporter: SpanExporter) -> int:
     """
-    Send a run's stretches of time as spans, and return their number.
+    Send the parts of a run's timeline as spans, and return the number of spans.
 
-    A span's id is computed from the run and the stretch's key. So a stretch that is sent twice is still one span.
+    A span's id is computed from the run and the part's key. So a part that is sent twice is still one span.
 
     Raises:
         SpotrunError: the collector did not accept the spans.

@@ -1,10 +1,9 @@
 """
-Sends the notifications of a night's run to the receivers that the job names. Notifications are sent during calls of the
-night's function, because no process runs between two calls.
+Sends the notifications of a night's run to the receivers that the job names. No process runs between two calls of the
+night's function, so the notifications are sent during a call.
 
-A call first takes care of the run. If there is something to report, the call then takes a few seconds longer to send
-the notifications; otherwise it sends nothing to the receivers. If a notification cannot be delivered, the next call
-tries again, up to the same number of tries as in other runners.
+A call first handles the run, and then sends the notifications that are due, which takes a few seconds. If a
+notification cannot be delivered, the next call tries again, up to the same number of tries as in other runners.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes the rows of `spotrun night ls`. Each installed night has one row."""
+"""Builds the rows of `spotrun night ls`, one for each installed night."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def _calls_usd(run: OpenRun | None) -> Decimal | None:
 
 def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, str]:
     """
-    Return a night's record, read in the same way as the night's function reads it. Also return a sentence about what is
-    wrong with the function or the record; "" if nothing is.
+    Return a night's record, as the night's function reads it. Also return a sentence that says what is wrong with the
+    function or the record; "" if nothing is.
     """
     record = NightRecord(folder, night.name)
     try:

@@ -1,8 +1,8 @@
 """
-Answers the HTTP calls to a night's runner on Cloud Run. Cloud Run checks the caller, and then forwards one call at a
-time.
+Answers the HTTP requests to a night's runner on Cloud Run. Cloud Run authenticates the caller, and then forwards one
+request at a time.
 
-    POST /    {"kind": "tick"}    an event as in function.py; the reply is 200 with the function's answer, or 500 with
+    POST /    {"kind": "tick"}    an event, as function.py describes it; the reply is 200 with the result, or 500 with
                                   the error
 
 Cloud Scheduler sends the time at which the call was due in a header, and repeats a call that is not answered with 200.

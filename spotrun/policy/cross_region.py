@@ -1,5 +1,5 @@
 """
-Computes the cost of traffic between an instance and a bucket in another region. The expected cost serves to choose a
+Computes the cost of traffic between an instance and a bucket in another region. The expected cost is used to choose a
 region; the maximum cost is reserved in the budget.
 """
 
@@ -28,7 +28,7 @@ directly after a regular one.
 class Transfer(msgspec.Struct, frozen=True):
     """
     The cost of an instance's traffic, in USD. `start_usd` is paid once, for the data and the checkpoint that the
-    instance reads at its start. `usd_per_hour` is paid for the commits of each hour.
+    instance reads at its start. `usd_per_hour` is paid for its commits.
     """
 
     start_usd: float = 0.0
@@ -87,8 +87,8 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     Return the maximum traffic cost of an instance in `region`, which a budget reserves.
 
     To find the maximum, the instance is assumed to commit as often as it is allowed to. Each commit is assumed to send
-    the whole state, and as many bytes of the script's files as the largest commit so far. In addition, the maximum size
-    of the script's files is counted once.
+    the whole state, and as many bytes of the script's files as the largest commit so far. The cost of sending the
+    script's files once, at their maximum size, is added.
     """
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.charges(region):

@@ -35,7 +35,7 @@ def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
 
 def _running(current: Attempt, members: Iterable[Member]) -> set[tuple[str, InstanceState]]:
     """
-    Return the attempt's instances as the cloud should list them while the attempt trains: id and state. The first of
+    Return the instances that the cloud should list while the attempt trains, each with its id and state. The first of
     `members` is the lead, whose instance id comes from the attempt.
     """
     _, *others = (member.recorded.instance_id for member in members if member.recorded is not None)

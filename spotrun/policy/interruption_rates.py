@@ -22,7 +22,7 @@ def relative_hazard(band: str) -> float:
     A pool without observations is assumed to be in the highest band (strategies/history.py), and so is a pool whose
     band is unknown. So knowing a pool's band can only improve its estimate.
 
-    A band is an average over a month and a whole region, while a run's instances last hours. So it should have little
+    A band is an average over a month and a whole region, while a run's instances last hours. So it has little
     weight: it only decides between pools of about the same price, and only until there are observations.
     """
     bounds = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", band)]

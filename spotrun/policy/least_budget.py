@@ -1,5 +1,5 @@
 """
-Finds the smallest budget with which a run makes its first launch: calls the policy with several budgets, without side
+Finds the smallest budget that lets a run make its first launch. Tries several budgets on the policy, without side
 effects.
 """
 

@@ -2,10 +2,11 @@
 Estimates the speed of each kind of instance that a job allows: at first from published figures, and later from the
 measurements of this run.
 
-Only the ratios of the published figures are used. Each figure is assumed to be too high or too low by a factor of up to
-PUBLISHED_DOUBT, all factors in this range being equally likely. This determines the standard deviation of the logarithm
-of each speed (PRIOR_SPREAD). Once one kind has been measured, its steps per second and the published ratios give the
-speeds of the other kinds. The speed of a measured kind is computed only from its own steps.
+Only the ratios of the published figures are used. Each figure is assumed to be wrong by a factor of at most
+PUBLISHED_DOUBT, in either direction, and all factors in this range are assumed to be equally likely. This determines
+the standard deviation of the logarithm of each speed (PRIOR_SPREAD). Once one kind has been measured, its steps per
+second and the published ratios give the speeds of the other kinds. The speed of a measured kind is computed only from
+its own steps.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ def kind_of(facts: Facts, offering: Offering) -> Kind | None:
 @once
 def bound_kind(facts: Facts) -> Kind | None:
     """
-    Return the kind on which all checkpoints have to be made. This is the kind of the first checkpoint, if
-    `checkpoint.exact` is `bits`. Return None if checkpoints of all kinds are allowed.
+    Return the only kind on which the run may train from now on: the kind of its first checkpoint, if `checkpoint.exact`
+    is `bits`. Return None if the run may train on every kind that the job allows.
     """
     if facts.spec.checkpoint.exact != "bits" or not choice(facts):
         return None
@@ -115,8 +116,9 @@ def times_first(facts: Facts, offering: Offering) -> float:
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
     """
-    Return the cost of one unit of work on each offering, in USD. The unit is the work that the first kind does in an
-    hour. Only the instance's price is counted. Return an empty mapping if the job allows only one kind.
+    Return the cost of one unit of work on each offering, in USD. One unit is the amount of work that an instance of the
+    job's first kind does in an hour. Only the instance's price is counted. Return an empty mapping if the job allows
+    only one kind.
     """
     if not choice(facts):
         return {}
@@ -146,7 +148,7 @@ def another_kind(facts: Facts, offering: Offering) -> str:
 def pace_on(facts: Facts, kind: Kind) -> Pace | None:
     """
     Return the pace of `kind`. If the run has trained on this kind, compute the pace from its steps there; otherwise
-    return the pace that `spotrun bench` measured. Return None if neither has measured `kind`.
+    return the pace that `spotrun bench` measured. Return None if there is no measurement of `kind`.
     """
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))

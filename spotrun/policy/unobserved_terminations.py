@@ -1,7 +1,7 @@
 """
 Estimates the time at which an instance ended, if no runner observed the end and the cloud no longer lists the instance.
 
-A cloud lists an instance for about an hour after its end. If no runner was running in this hour, the next runner
+A cloud lists an instance for about an hour after its end. If no runner was active in that hour, the next runner
 estimates when the instance ended. Several facts, such as its time-to-live, each give a time by which it must have
 ended. The runner records the earliest of these times, and names in the entry the fact that gave it. Later, `spotrun
 bill --correct` enters the cloud's own figure.
@@ -9,9 +9,9 @@ bill --correct` enters the cloud's own figure.
 The last heartbeat is one of these facts in two cases: if the instance's attempt had already ended, or if the instance
 is a spot instance, which the cloud may have taken at that time.
 
-The last heartbeat is not used for an on-demand instance whose heartbeats stop in the middle of its training. Such a
-machine may hang, and a machine that hangs is billed until its time-to-live ends. A spot instance that hangs is billed
-too, but it cannot be distinguished from a spot instance that was taken.
+The last heartbeat is not used for an on-demand instance that was still training. Such a machine may have hung, and a
+machine that hangs is billed until its time-to-live ends. A spot instance that hangs is billed too, but it cannot be
+distinguished from a spot instance that was taken.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
 
 def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
-    Return the time by which an instance must have ended, because it powers itself off by then, or because the cloud
-    takes it by then after a notice (protocol 15). Return None during the instance's attempt, and while the instance
-    waits for the next attempt.
+    Return the time by which an instance must have ended, because its attempt is over (protocol 15). By this time, it
+    powers itself off or, after a notice, the cloud takes it.
+
+    Return None during the instance's attempt, and while the instance waits for the next attempt.
     """
     if not has_left(state, name):
         return None
@@ -104,7 +105,7 @@ def _may_hang(facts: Facts, name: MemberName) -> bool:
 
 def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
     """
-    Return the last sign of life from the member's agent; None if there was none.
+    Return the time of the last sign of life from the member's agent; None if there was none.
 
     This is the agent's last heartbeat or the last entry that the agent wrote, whichever is newer. In a gang, only the
     lead writes the entries of an attempt.

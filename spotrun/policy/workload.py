@@ -19,13 +19,13 @@ from spotrun.units import Steps, bounded
 
 class Workload(msgspec.Struct, frozen=True):
     """
-    The remaining training. It is expected to take `left_s` on one instance, and `doubt_s` longer in the worst case. No
-    value exceeds ten years.
+    The remaining training. It is expected to take `left_s` on one instance, and at most `doubt_s` longer. No value
+    exceeds ten years.
 
     The times are for an instance in the cloud, even if the user owns a machine. If the job allows several kinds of
     instances, the times are for the first kind.
 
-    `done_s` is the work already done. `rework_s` is the most that one loss without notice can undo.
+    `done_s` is the work already done. `rework_s` is the most work that one loss without notice can undo.
     """
 
     left_s: float
@@ -37,8 +37,8 @@ class Workload(msgspec.Struct, frozen=True):
 @once
 def workload(facts: Facts) -> Workload | None:
     """
-    Return the remaining work; None if it is unknown. It is unknown if the job gives no `expected_work` and it cannot be
-    computed from the steps: either no step was measured yet, or the training does not report its total number of steps.
+    Return the remaining work. Return None if the job gives no `expected_work`, and the work cannot be computed from the
+    steps: either no step was measured yet, or the training does not report its total number of steps.
     """
     measured, total, expected = pace(facts), facts.world.steps_total, facts.spec.policy.expected_work
     rework_s = rework_max_s(facts)

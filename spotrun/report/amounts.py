@@ -1,12 +1,14 @@
 """
 Rounds the dollars in tables so that, in each row and in each column, the amounts shown add up exactly to the sum shown.
 
-Each amount is rounded up or down to the same number of decimals, and zero stays zero. An amount has a remainder if it
-has more decimals than that. Among the amounts with a remainder, the method finds a cycle: a path that moves from amount
-to amount, alternately along a row and along a column, and returns to its start. Along the cycle, it alternately adds
-and subtracts one quantity, chosen to make one remainder zero. No row's or column's sum changes. The method repeats this
-until no remainder is left. Statistical offices use this method (B. D. Causey, L. H. Cox, L. R. Ernst, "Applications of
-Transportation Theory to Statistical Problems", JASA 80, 1985).
+All amounts are rounded to the same number of decimals, some up and some down, and zero stays zero. The choice between
+up and down keeps the sum of each row and of each column.
+
+To do so, the method finds a cycle of amounts that are not yet rounded: a path that moves alternately along a row and
+along a column, and returns to its start. It adds a quantity to the first amount of the cycle, subtracts the same
+quantity from the second, adds it to the third, and so on. This changes no sum. The quantity is chosen so that at least
+one more amount is rounded. The method repeats this until all amounts are. Statistical offices use it (B. D.
+Causey, L. H. Cox, L. R. Ernst, "Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
 """
 
 from __future__ import annotations
@@ -100,8 +102,8 @@ def rounded(rows: Sequence[Sequence[Decimal]], places: int) -> list[list[Decimal
     """
     Round each amount up or down to `places` decimals.
 
-    The rounded amounts of each row and each column add up to its exact sum, rounded up or down. All rounded amounts
-    together add up to the exact total, rounded to the nearest value.
+    The rounded amounts of a row or column add up to the row's or column's exact sum, rounded up or down. All rounded
+    amounts together add up to the exact total, rounded to the nearest value.
     """
     digits = max([places, *(-_exponent(amount) for row in rows for amount in row)])
     unit = 10 ** (digits - places)
@@ -121,7 +123,7 @@ def _exponent(amount: Decimal) -> int:
 
 
 def _shift_rests(table: list[list[int]], unit: int) -> None:
-    """Add and subtract along cycles until no amount has a remainder, that is, until each is a multiple of `unit`."""
+    """Round all amounts to multiples of `unit`, cycle by cycle, as the module's docstring describes."""
     corner = (len(table) - 1, len(table[0]) - 1)
     nearest = _nearest(table[-1][-1], unit)
     graph: dict[int, set[int]] = {}
@@ -155,12 +157,10 @@ def _nearest(amount: int, unit: int) -> int:
 
 def _cycle(graph: dict[int, set[int]]) -> list[Place]:
     """
-    Find a cycle of amounts with a remainder, and return their places. Each place of the cycle has one neighbor in its
-    row and one neighbor in its column.
+    Find a cycle of amounts that are not yet rounded, and return their places.
 
-    In the graph, row i is the node `i`, column j is the node `~j`, and each amount with a remainder is an edge. Every
-    node has at least two edges: each row and each column adds up to zero, so if one of its amounts has a remainder, at
-    least one other amount has a remainder too.
+    In the graph, row i is the node `i`, column j is the node `~j`, and each such amount is an edge. Every node has at
+    least two edges: each row and each column adds up to zero, so it cannot contain only one amount that is not rounded.
     """
     path = [next(iter(graph))]
     at = {path[0]: 0}

@@ -145,8 +145,8 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
     """
-    Return the event as a sentence. `clock`, such as " UTC", is appended to the time in the sentence. It is "" if the
-    sentence is shown next to other times that name no clock.
+    Return the event as a sentence. `clock`, such as " UTC", is appended to the time in the sentence; "" if the times
+    next to the sentence do not name a clock either.
     """
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 

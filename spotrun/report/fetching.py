@@ -86,7 +86,7 @@ def text(
     and a sentence with the number of files that were fetched into `folder` or were already there. Only files that match
     `patterns` are listed as not stored.
 
-    Times are wall-clock times, not run time, because the times of files are wall-clock times too.
+    Times are in system time, not in run time, because the times of files are too.
     """
     fetched, same, changed = (
         [each.file for each in found if each.outcome is outcome]
@@ -161,7 +161,7 @@ def as_json(
 ) -> dict[str, Any]:
     """
     Return the stored files in the form that `--json` prints. A file in `found` also has `outcome`, `problem` and
-    `kept_as`. Times are wall-clock times, not run time, because the times of files are wall-clock times too.
+    `kept_as`. Times are in system time, not in run time, because the times of files are too.
     """
     became = {
         each.file.path: {"outcome": each.outcome, "problem": each.problem or None, "kept_as": each.kept_as or None}

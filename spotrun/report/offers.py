@@ -34,11 +34,11 @@ def offerings_table(
 ) -> RenderableType:
     """
     Return a table of the first `ROWS_MAX` offerings in the given order. If `chosen` is not among them, it takes the
-    last row. The line below the table counts the offerings that are not shown.
+    last row. The line below the table gives the number of offerings that are not shown.
 
     If the job accepts several kinds of instances, their hourly prices cannot be compared, because some kinds train
-    faster. In this case, `work` contains a second figure for each offering: the expected cost of the work that the
-    first kind does in an hour.
+    faster. Then `work` maps each offering to a cost that can be compared: the expected cost of the work that an
+    instance of the first kind does in an hour.
     """
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]

@@ -79,7 +79,7 @@ def headline(summary: RunSummary) -> str:
 def cost_table(summary: RunSummary) -> FiguresTable:
     """
     Return a table of the dollars of each epoch. One column has the total costs of checkpoints: storage, requests and
-    traffic between regions. For a gang, the last column has the cost of members while they were only waiting.
+    traffic between regions. For a gang, the last column has the cost of members while they waited for others.
     """
     kept = "storage,\nrequests,\negress"
     own = ["own\nmachine"] if summary.total.at_home else []

@@ -74,9 +74,10 @@ class Cause(StrEnum):
 
 class EpochsEnd(StrEnum):
     """
-    The rule for when an epoch ends, so that later costs belong to the next one (protocol 26). Runs that an earlier
-    version of spotrun created do not name a rule. The default is the rule of that version, so their figures do not
-    change.
+    The rule that decides when an epoch ends. Costs after its end belong to the next epoch (protocol 26).
+
+    Runs that an earlier version of spotrun created do not name a rule. They get the rule of that version, which is the
+    default, so their figures do not change.
     """
 
     FINISHED = "finished"
@@ -109,8 +110,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     starts from scratch. `revision` is the git commit of the work folder; None outside of git. `spotrun` is the version
     that created the run; "" if the run is older than this field.
 
-    `script_sha256` is the digest of the script alone. If two runs have the same digest, they did the same work, so
-    their bills can be compared. It is "" for a command, and in a run that an earlier version created.
+    `script_sha256` is the digest of the script alone. Two runs with the same digest did the same work, so their bills
+    can be compared. It is "" for a command, and in a run that an earlier version created.
 
     `storage` has the prices of the object store. `deadline_at` is the run time by which the run has to be completed;
     None without a deadline. `interruption_bands` has the cloud's published figures: for a region and a type
@@ -209,9 +210,10 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     traffic between regions.
 
     The price of a GB that is sent to another region depends on the sending region. It is `egress_elsewhere[region]` or,
-    if the region is not a key there, `egress_usd_per_gb`. On some clouds, the price also depends on the receiving
-    region. On those clouds, `between` has the prices of traffic between the bucket and an instance, keyed by the
-    instance's region or by the first word of that region's name, such as `europe`.
+    if the region is not a key there, `egress_usd_per_gb`.
+
+    If the cloud's price depends on the receiving region too, `between` has the prices of traffic between the bucket and
+    an instance. Its keys are the instance's region, or the first word of that region's name, such as `europe`.
     """
 
     usd_per_gb_month: Decimal
@@ -270,7 +272,7 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     public address are still billed.
 
     On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. The machine
-    itself then costs nothing: in the record of such an instance, the last price begins at the shutdown, and is 0.
+    itself then costs nothing: the last price in the instance's record is 0, from the shutdown on.
     """
 
     minimum_s: Seconds
@@ -349,9 +351,9 @@ class EndCorrected(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    The runner is about to request one instance, exactly as this event describes it. Runners send the request only until
-    `not_after`. Later they only check whether a request that was sent before has created the instance. For a gang,
-    `count` instances are requested, and the cloud starts either all or none of them.
+    The runner is about to request the instance that this event describes. Runners send the request only until
+    `not_after`. After that, they only check whether an earlier request has created the instance. For a gang, `count`
+    instances are requested, and the cloud starts either all or none of them.
 
     Two amounts are reserved in the budget: for each instance, `time_to_live_s` at `price_ceiling_usd_per_hour`; and for
     all instances together, `egress_usd` for traffic between regions. `on_demand_usd_per_hour` is the on-demand price of
@@ -500,8 +502,8 @@ class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
     The run has spent the share of its budget at which the user wants a warning.
 
-    If it continues to spend at this rate, the whole budget will be spent at `passes_at`, in `epoch`. Both are None if
-    this cannot be predicted. This event is written at most once.
+    At this rate, the run will have spent the whole budget at the time `passes_at`, in the epoch `epoch`. Both are None
+    if this cannot be predicted. This event is written at most once.
     """
 
     spent_usd: Decimal
@@ -568,12 +570,11 @@ class MemberReady(Event, frozen=True, kw_only=True):
     """
     A member of a launch is ready to take part in the next attempt: nothing of an earlier attempt is left on it.
 
-    The other members reach this one at `address`. To test whether they can connect, they use its port `door`, which is
-    None if this member has opened no such port. `accelerators` is the number of its accelerators. `holds` is the newest
-    commit whose image this member still has in memory. `setup` is None if the set-up failed, or if an earlier event
-    contains it.
+    The other members reach this one at `address`. To test the connection, they use its port `door`; None if this member
+    could not open such a port. `accelerators` is the number of its accelerators. `holds` is the newest commit whose
+    image this member still has in memory. `setup` is None if the set-up failed, or if an earlier event contains it.
 
-    `after` is the entry that ended the newest attempt so far; None if no attempt has ended. Once another attempt ends,
+    `after` is the entry that ended the newest attempt so far; None if no attempt has ended. When another attempt ends,
     this event no longer counts, and the member has to report again.
     """
 
@@ -617,8 +618,8 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
     A command that reports no steps is an exception: for such a trainer, this event means that the command has started,
     and `began_at` is the time of the start. For any other trainer, `began_at` is None.
 
-    `unprotected` is True if the run makes no checkpoints: the command runs Python and stores no state, and no training
-    in it connected to the agent within the first minute.
+    `unprotected` is True if the run makes no checkpoints. That is the case if the command runs Python, stores no state,
+    and contains no training that connected to the agent within the first minute.
     """
 
     attempt: Count
@@ -656,8 +657,8 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     The files of the work folder as they were at a checkpoint, between two steps. They are listed in the object at
     `key`, each with the digest of its content.
 
-    The list contains `files` files with `size_bytes` in total. `left_out` counts the files that were not
-    stored. `objects` counts the new objects that were written for this checkpoint, including the list, and `sent_bytes`
+    The list contains `files` files with `size_bytes` in total. `left_out` is the number of files that were not stored.
+    `objects` is the number of new objects that were written for this checkpoint, including the list, and `sent_bytes`
     is their total size. `stored_bytes` is the total size of all files that the run has stored so far.
     """
 
@@ -792,10 +793,10 @@ class OutputsStored(Event, frozen=True, kw_only=True):
     none), and `step` was the step that the trainer had reached. If `final` is True, the trainer had already ended, so
     the event covers all of its files.
 
-    The list contains `files` files with `size_bytes` in total. It also names files that were not stored, with the
-    reason; `left_out` counts these. `objects` counts the new objects that were written for this event, including the
-    list, and `sent_bytes` is their total size. `stored_bytes` is the total size of all files that the run has stored so
-    far.
+    The list contains `files` files with `size_bytes` in total. `left_out` is the number of files that were not stored;
+    the list names them with the reason, but perhaps not all. `objects` is the number of new objects that were written
+    for this event, including the list, and `sent_bytes` is their total size. `stored_bytes` is the total size of all
+    files that the run has stored so far.
     """
 
     attempt: Count

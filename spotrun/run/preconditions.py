@@ -1,4 +1,4 @@
-"""The preconditions of each event. An entry that breaks them is void."""
+"""The preconditions of each event. An entry that does not meet them is void."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def check_run(state: RunState, entry: Entry) -> None:
 
 def check(state: RunState, event: ev.Event) -> None:
     """
-    Check the preconditions of an event, including those for gangs if the run trains on a gang.
+    Check the preconditions of an event, including the additional ones for a gang.
 
     Raises:
-        Refusal: the event breaks a precondition, which the message names.
+        Refusal: a precondition is not met; the message names it.
     """
     CHECKS[type(event)](state, event)
     if state.of_gangs and type(event) in GANG_CHECKS:

@@ -1,4 +1,4 @@
-"""The exception that is raised when a precondition is broken."""
+"""The exception that is raised when a precondition of an event is not met."""
 
 from __future__ import annotations
 

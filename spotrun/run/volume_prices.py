@@ -2,10 +2,10 @@
 List prices of an instance's disk and public address in each region, read from volume_prices.json. That file also has
 the dates of the prices.
 
-For EC2, the table has the price of a gp3 volume at its baseline speed. (A higher speed would cost extra.) In each
-region, gp3 costs four fifths of the price of gp2. The prices in the table were checked against this ratio.
+For EC2, the disk is a gp3 volume at its baseline speed; a higher speed would cost extra. The prices were checked
+against those of gp2: in each region, gp3 costs four fifths as much.
 
-For Compute Engine, it has the price of hyperdisk-balanced ($0.08 in us-central1), which is cheaper than pd-balanced.
+For Compute Engine, the disk is hyperdisk-balanced ($0.08 in us-central1), which is cheaper than pd-balanced.
 
 Since February 2024, a public IPv4 address costs the same in all regions. On a spot instance of Google, it costs half as
 much.

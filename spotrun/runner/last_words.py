@@ -20,10 +20,11 @@ def with_last_words(
     last_words: LastWords | None,
 ) -> ev.InstanceGone | ev.LaunchClosed:
     """
-    Return the event, with the instance's last output added if the output may explain the end.
+    Return the event. If the instance ran but its agent never took over, add the instance's last output, because it may
+    explain the end. Do not add it if the cloud ended the instance, or if a quota did not allow it: then the reason is
+    already known.
 
-    It may do so only if the instance ran and its agent never took over. If the cloud ended the instance, or a quota did
-    not allow it, the reason is already known. `listed` are the instances that the cloud lists.
+    `listed` are the instances that the cloud lists.
     """
     launch = state.launches[event.launch]
     if last_words is None or launch.came_up or launch.closed is not None or launch.recorded is None:

@@ -135,13 +135,11 @@ class Observer:
         """
         Return the instances that the cloud lists.
 
-        Some clouds limit the number of calls. For such a cloud, a new list is requested less often while nothing
-        changes: no instance is being launched or ended, and all agents keep writing their statuses. Between two
-        requests, return the previous list. If an instance ends meanwhile and no agent records that, the runner notices
-        it a little later: when the agent stops writing its status, or with the next list.
+        If the cloud limits the number of calls, a new list is requested less often while nothing changes: no instance
+        is being launched or ended, and all agents keep writing their status objects. Between two requests, return the
+        previous list. If an instance ends in that time, the runner notices it at the latest with the next list.
 
-        If a request fails while nothing changes, return the previous list, and make no request for some time, because a
-        new list is not urgent then.
+        If a request fails while nothing changes, return the previous list, and wait some time before the next request.
         """
         goes_on = self._pulses.beat(self.statuses.all_current(state))
         may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self.listed)

@@ -1,1 +1,1 @@
-"""Code that several commands share: it creates, opens, looks after and ends runs."""
+"""Code that several commands share, for creating, opening, observing and ending runs."""

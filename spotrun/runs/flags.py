@@ -1,4 +1,4 @@
-"""Checks of flags that several verbs share, and the flags' old names."""
+"""Checks flags that several commands share, and accepts their old names."""
 
 from __future__ import annotations
 

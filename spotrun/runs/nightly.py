@@ -105,10 +105,10 @@ def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
     Return True if the run can be continued without asking the user. This is so in two cases: the run is known on this
     machine as the user's own (known.py); or its code is executed only on other machines, and its entry 0 is the same as
-    the one that `as_now` returns.
+    the one that `as_now` makes from the current job.
 
-    The second case is for a scheduler that starts each night on a new machine, which knows no run. It does not make the
-    run known on this machine: the job may change, so each night has to compare the entries again.
+    The second case is for a scheduler that starts each night on a new machine, on which no run is known. The run does
+    not become known there, because the job may change: each night has to compare the entries again.
     """
     return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
 

@@ -1,6 +1,6 @@
 """
-Lets `spotrun down` end the instances of a run whose entry 0 cannot be read. Each instance has the run's uid as a tag,
-and the later entries of the ledger name the clouds and regions in which to look for it.
+Lets `spotrun down` end the instances of a run whose entry 0 cannot be read. The later entries of the ledger name the
+clouds and regions in which to look for instances, and each instance has the run's uid as a tag.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-Finds known secret values in a text. A value is found even if its characters are separated by others, such as line ends,
-or written as character codes. The module `readings` describes how such changes are undone before the search.
+Finds known secret values in a text. A value is found even if line ends or other characters separate its characters, or
+if they are written as character codes. The module `readings` describes how such changes are undone before the search.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ the limit says how much of it.
 
 def letters_of(value: str) -> int:
     """
-    Return the number of characters that remain of `value` after breaks between characters are removed and encoded
-    characters are decoded. If the ways to do that (see `readings`) leave different numbers, return the smallest.
+    Return the number of characters of `value` that remain when line ends and the like are removed and encoded
+    characters are decoded. If the ways of reading a text (`readings`) leave different numbers, return the smallest.
     """
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 
@@ -72,8 +72,8 @@ class ExactValues:
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
         """
-        For each reading of the text that ends with the beginning of a value, yield the position in the text at which
-        this value begins. If a reading ends with the beginnings of several values, yield only the earliest position.
+        Yield, for each way of reading the text, the earliest position at which a value may begin whose rest is missing
+        at the text's end.
         """
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):

@@ -2,7 +2,7 @@
 Removes secrets from the texts of notifications.
 
 A secret is recognised by its value or by its shape. The known values are those of the run's own variables and of the
-variables in the runner's environment with names like PASSWORD, and the addresses of webhooks. A log line may begin or
+variables in the runner's environment with names like PASSWORD, and webhook URLs. A log line may begin or
 end within a secret, so twelve characters of a value are enough to recognise it.
 
 The known shapes are the keys and tokens of well-known services, and values after a name that denotes a secret
@@ -128,8 +128,8 @@ def forms_of(secret: str) -> Iterator[str]:
 
 def _within(data: bytes, written: Callable[[bytes], bytes]) -> Iterator[str]:
     """
-    Yield the part of a secret's base64 that does not depend on the text before and after the secret. There are three
-    such parts: base64 encodes three bytes at a time, and the secret can begin at the first, second or third of these.
+    Yield three texts. The base64 of any text that contains the secret contains one of them. There are three because
+    base64 encodes three bytes at a time, and the secret can begin at the first, second or third of them.
     """
     for before in range(3):  # number of bytes before the secret, modulo three: base64 encodes groups of three
         whole = len(data) + before

@@ -1,4 +1,4 @@
-"""Reads the values of secrets, on the machine that uses them."""
+"""Reads the values of secrets on the machine that needs them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-Regular expressions for characters that a program has encoded (backslash escapes, `%41`, `&#65;`), and for what
-may separate characters, such as blanks and colour codes.
+Regular expressions for characters that a program has encoded (backslash escapes, `%41`, `&#65;`), and for what may
+stand between the characters of a secret, such as spaces and colour codes.
 """
 
 from __future__ import annotations

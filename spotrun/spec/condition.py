@@ -1,6 +1,6 @@
 """
-Parses a condition on the figures of a run's report: `usd_per_epoch > 0.42 or interruptions >= 5`. `report.fail_if` in a
-job is such a condition. If it holds for the finished run, `launch` and `resume` end with an error.
+Parses a condition about the figures in a run's report: `usd_per_epoch > 0.42 or interruptions >= 5`.
+`report.fail_if` in a job is such a condition. If it is true for the finished run, `launch` and `resume` fail.
 
     condition  = all { "or" all }
     all        = comparison { "and" comparison }

@@ -91,8 +91,8 @@ def entries_of(value: object) -> Entries | None:
 
 def _of_mapping(value: dict[object, object]) -> Iterator[tuple[tuple[str | int, ...], object]]:
     """
-    Yield the kinds in a mapping such as `{V100: 1, T4: 2}`. Accept `{V100:1, T4:2}` too, without spaces, although YAML
-    reads it as names without values.
+    Yield the kinds in a mapping such as `{V100: 1, T4: 2}`. Accept `{V100:1, T4:2}` too: without the spaces, YAML reads
+    names without values.
     """
     for name, count in value.items():
         yield (str(name),), name if count is None else {name: count}

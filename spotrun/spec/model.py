@@ -5,7 +5,7 @@ Defines RunSpec: a job with all of its values resolved. It is immutable.
 and `from_dict` converts that JSON to a RunSpec. Each setting has only one name here: `load_spec` replaces the
 shorthands of a job file (`run:` at the top, `use_spot`). This module never touches the file system.
 
-The descriptions of the fields are shown by editors and by the reference of job files.
+Editors and the reference of job files show the descriptions of the fields.
 """
 
 from __future__ import annotations

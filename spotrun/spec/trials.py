@@ -91,7 +91,7 @@ def _at_commas(text: str, listed: str) -> list[str]:
         else:
             parts[-1] += letter
     if open_brackets:
-        raise SpecInvalid(f"--grid {text!r}: a {open_brackets[-1]!r} is missing", hint=BRACKETS_EXAMPLE)
+        raise SpecInvalid(f"--grid {text!r}: a closing {open_brackets[-1]!r} is missing", hint=BRACKETS_EXAMPLE)
     return parts
 
 
@@ -120,7 +120,7 @@ def _with_param(spec: RunSpec, script: Script, name: str, value: str) -> RunSpec
     if train.run is not None:
         envs = ", ".join(spec.envs) or "none"
         raise SpecInvalid(
-            f"--grid {name}: the job runs a command, so its only parameters are its envs: {envs}",
+            f"--grid {name}: the job runs a command, so only its envs can be parameters: {envs}",
             hint=f"write envs: {{{name}: {value}}} and use ${name} in the command",
             key=("train", "run"),
         )
@@ -150,8 +150,8 @@ def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, .
 
 def _flag_with(flag: str, value: str) -> tuple[str, ...]:
     """
-    Return a flag and its value as words of a command line. If the value begins with a dash, join the two into one word,
-    because the value would otherwise be taken for another flag.
+    Return a flag and its value as words of a command line. Join them into one word if the value begins with a dash,
+    because the value would otherwise look like another flag.
     """
     return (f"{flag}={value}",) if value.startswith("-") and flag.startswith("--") else (flag, value)
 
@@ -175,8 +175,8 @@ def trial_spec(
     Return the job of the trial called `name`. The trial can spend up to `budget_usd`, and is expected to train for
     `work`.
 
-    `time_left` is the time until the sweep's deadline, and becomes the maximum duration of the run. If a deadline is
-    allowed for this job, `time_left` also becomes its deadline.
+    `time_left` is the time until the sweep's deadline, and becomes the maximum duration of the run. It also becomes the
+    run's deadline, if the job may have one.
     """
     policy, budget = spec.policy, BudgetSpec(max_usd=budget_usd, warn_at=spec.budget.warn_at)
     update: dict[str, object] = {"name": name, "budget": budget}

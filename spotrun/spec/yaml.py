@@ -271,9 +271,8 @@ class _Constructor:
 
     def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
         """
-        Return the pairs of a mapping, followed by the pairs that its merge key `<<` adds. If a key occurs several
-        times, the mapping's own value is used. If the mapping itself does not have the key, the first mapping in `<<`
-        that has the key decides.
+        Return the pairs of a mapping, followed by the pairs that its merge key `<<` adds. If several mappings have the
+        same key, the mapping's own value is used, or else that of the first mapping in `<<` that has the key.
         """
         found = [(name, item) for name, item in pairs if not name.merges]
         for count, (name, item) in enumerate(pair for pair in pairs if pair[0].merges):

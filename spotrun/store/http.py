@@ -1,4 +1,4 @@
-"""Code shared by the stores that are reached over HTTP: all buckets."""
+"""Code shared by the stores that are reached over HTTP, which are S3 and GCS buckets."""
 
 from __future__ import annotations
 
@@ -74,11 +74,13 @@ class Verbs(NamedTuple):
 
 class BucketStore(ABC):
     """
-    A store in a bucket, below a prefix. A key is what follows the prefix in an object's name.
+    A store in a bucket, below a prefix. The key of an object is the part of its name that follows the prefix.
 
-    A subclass sends the requests of one service. Its `_translate` converts the service's errors to those of spotrun,
-    and its `_VERBS` are the names that messages use for the requests. The service computes the CRC32C of each object
-    that it stores. `put` compares this with the CRC32C of the bytes that were sent.
+    A subclass sends the requests of one service. Its `_translate` converts the service's errors to those of spotrun.
+    Its `_VERBS` contains the names of the service's requests, for messages.
+
+    The service computes the CRC32C of each object that it stores. `put` compares this with the CRC32C of the bytes that
+    were sent.
     """
 
     _VERBS: ClassVar[Verbs]

@@ -243,16 +243,16 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
     if code in _EXPIRED_CODES:
         return LoginExpired(text, hint=_EXPIRED)
     if _is_vague(status, code):
-        return StoreUnavailable(text, hint="check AWS_ENDPOINT_URL if it is set: the answer did not come from S3")
+        return StoreUnavailable(text, hint="the answer did not come from S3; if AWS_ENDPOINT_URL is set, check it")
     return StoreError(text, hint=_HINTS.get(code, "check checkpoint.uri, and AWS_ENDPOINT_URL if it is set"))
 
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    Return True if an error answer does not show the cause of the error. The object or the bucket may be missing, the
-    answer may be damaged, or it may come from a server between this machine and the store. The caller then retries,
-    because a retry does less harm than a wrong guess. (If an answer has no error code, botocore uses its HTTP status as
-    the code.)
+    Return True if an error answer does not show the cause of the error. For example, the object or the bucket may be
+    missing, or the answer may be damaged or come from a server between this machine and the store. The caller then
+    retries, because a retry does less harm than a wrong guess. (If an answer has no error code, botocore uses its HTTP
+    status as the code.)
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
 

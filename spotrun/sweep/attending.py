@@ -1,5 +1,5 @@
 """
-Takes care of a sweep in one process. Each run's runner has its own thread, and one loop starts and stops the runs.
+Runs a sweep in one process. Each trial's runner has its own thread, and one loop starts and stops the trials.
 
 The state of each trial is read from the ledger of its run. So another process can take over the sweep at any time.
 """
@@ -147,8 +147,7 @@ class Attendant:
     def seen(self) -> TrialProgress:
         """
         Return the progress of the trial according to its ledger. If an error has ended the thread of the trial's
-        runner, the result says that the trial has failed and has spent its whole budget, because its instances may
-        still spend that money.
+        runner, return a failed trial that has spent its whole budget, because its instances may still spend that money.
         """
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
@@ -243,14 +242,13 @@ class Sweeping:
 
     def attend(self, *, background: bool) -> bool:
         """
-        Take care of the sweep until it is over. Return False if the user wants a background process to take over.
+        Run the sweep until it is over. Return False if the user wants a background process to take over.
 
         Raises:
             SpecInvalid: no trial logs the metric.
             RunEnded: the sweep was stopped, or no trial is complete.
-            LedgerDamaged, SpotrunError: a trial could not begin (see `_begin`), so this process stops taking care of
-                the sweep.
-            KeyboardInterrupt, Signalled: this process stops taking care of the sweep.
+            LedgerDamaged, SpotrunError: a trial could not begin (see `_begin`).
+            KeyboardInterrupt, Signalled: this process was interrupted.
         """
         stopped_by_signal: Interrupt | None = None
         try:
@@ -411,7 +409,7 @@ class Sweeping:
 
     def _take_up_the_last(self) -> None:
         """
-        If the sweep was stopped while this process was creating a run, record the run as its trial's run, start its
+        Handle a run that this process was creating when the sweep was stopped. Record it as its trial's run, start its
         runner, and stop the run. Do nothing if the run's entry 0 was not written.
         """
         new, number = self._new, len(self._attendants) + 1

@@ -1,4 +1,4 @@
-"""Checks a sweep before anything is rented. Then begins it, or continues it if it exists already."""
+"""Checks a sweep before renting anything. Then starts the sweep, or continues it if it exists already."""
 
 from __future__ import annotations
 
@@ -182,7 +182,8 @@ def _default_name(spec: RunSpec) -> str:
 
 def _keep_one_in(factor: float) -> int | None:
     """
-    Return n if one trial in n continues at each comparison, or None if the user wants no comparisons.
+    Return the reduction factor n: one trial in n continues after each comparison. Return None if the user wants no
+    comparisons.
 
     In earlier versions, the flag was called `--stop-worst`, and its value was the fraction of trials to stop. Such a
     value is still accepted: 0.67 stops two trials in three, so n is 3.
@@ -282,7 +283,8 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
         return SpecInvalid(what, hint="give a later deadline, or correct policy.expected_work")
     usd = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     return SpecInvalid(
-        f"--budget is too small for one trial, which may cost ${usd:.2f}", hint="raise the budget, or correct the job"
+        f"--budget is too small for one trial, which may cost ${usd:.2f}",
+        hint="raise the budget, or make a trial cheaper",
     )
 
 
@@ -300,7 +302,7 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
         raise SpecInvalid(
-            f"{flag} is too small: a trial needs at least ${least} to begin", hint=f"raise it: at least {least}"
+            f"{flag} is too small: a trial needs at least ${least} to begin", hint=f"raise it to at least {least}"
         )
     dearest = max(each.price_usd_per_hour for each in offerings) * spec.num_nodes
     return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest), market
@@ -316,16 +318,16 @@ def _found(asked: RequestedSweep) -> NamedSweep | None:
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
     """
-    Return True if the sweep began more than FORGOTTEN_AFTER ago and has no runs: the user has deleted them. The sweep's
-    name is then free for a new sweep.
+    Return True if the sweep began more than FORGOTTEN_AFTER ago and has no runs, which means that the user has deleted
+    them. The sweep's name is then free for a new sweep.
     """
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
 
 def _wanted_by(asked: RequestedSweep, wish: SweepFlags) -> dict[str, Any]:
     """
-    Return the values that must stay the same when the sweep is continued, by the names of their flags. The values of
-    all other flags are allowed to change.
+    Return the values that must not change when the sweep is continued, keyed by their flags. The values of all other
+    flags may change.
     """
     return {"--grid": list(wish.grid), "--sample": wish.sample, "--seed": wish.seed, "the job": asked.digest}
 
@@ -381,8 +383,8 @@ def _carry_on(
     sweep: NamedSweep, runs: Sequence[OpenRun], asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None
 ) -> None:
     """
-    Continue the sweep with the current flags. If `--deadline` has the same value as before, such as `8h`, the earlier
-    deadline stays, rather than being computed again from now.
+    Continue the sweep with the current flags. If `--deadline` has the same value as before, such as `8h`, the deadline
+    does not change: the eight hours do not begin again.
 
     If the sweep has runs that are not known on this machine, the user has to confirm that these runs are their own.
     `--yes` is not enough for that, because anyone with access to the store could have changed the record that names the

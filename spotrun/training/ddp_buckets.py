@@ -99,8 +99,8 @@ class _Recorder:
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         """
-        Return a hook that records the gradient of parameter `number`. spotrun recognises from the hook's `__module__`,
-        which is this module, that the hook does not belong to the script.
+        Return a hook that records the gradient of parameter `number`. The hook's `__module__` is this module, so
+        spotrun recognises that the hook does not belong to the script.
         """
 
         def came(_: Tensor) -> None:
@@ -155,8 +155,8 @@ def _limits_of(config: Any) -> list[int]:
 @contextmanager
 def _made_by(order: Order, limits: Sequence[int]) -> Iterator[None]:
     """
-    Within this context, make DDP assign parameters to buckets by `order` and `limits`: replace torch's function that
-    assigns them. DDP reverses the list that this function returns, so the replacement returns it reversed.
+    Within this context, replace the function with which torch assigns parameters to DDP's buckets, so that it uses
+    `order` and `limits`. DDP reverses the function's result, so the replacement returns the buckets in reverse.
     """
     original: Any = vars(distributed)[_ASSIGNS]
 

@@ -46,7 +46,7 @@ class Framework(Protocol):
     One framework's training: reports its position, and saves and restores its state.
 
     Epochs and batches are counted from 0. All ranks of a training make the same calls in the same order. No method may
-    draw random numbers, or change a counter or a weight, except `load` and the restore that it prepares.
+    draw random numbers, or change a counter or a weight. Only `load` and the restore that it prepares may do so.
 
     The order of a fit:
 
@@ -119,8 +119,8 @@ class Framework(Protocol):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that training changes. The script's own objects may refer to them, but are saved
-        without them, because the framework's own checkpoint contains the part of their state that matters.
+        Objects of the framework that training changes. If the script's own objects refer to them, spotrun does not save
+        them there, because the framework's own checkpoint contains the part of their state that matters.
         """
 
     def roots(self) -> Mapping[str, object]:
@@ -228,24 +228,24 @@ class Framework(Protocol):
         """
         Prepare to resume at `place`. The framework uses the arguments later, when it restores itself.
 
-        `state` and `rest` are the results of `dump`, without OPTIMIZERS, and of `dump_rest` in an earlier process. The
-        framework must copy the weights in `state`, because their memory is freed later. Once it has created its
-        optimizers, it calls `optimizers` to load their states.
+        `state` is the result of `dump` in an earlier process, without OPTIMIZERS, and `rest` is the result of
+        `dump_rest`. The framework must copy the weights in `state`, because their memory is freed later. Once it has
+        created its optimizers, it calls `optimizers` to load their states.
 
         `state[WEIGHTS]` is the result of the module's `state_dict`, which the script may have overridden; `weights` are
-        the module's true weights. The framework restores `state[WEIGHTS]` as usual; then, before the first batch,
-        spotrun restores `weights`. `weights` is None if the checkpoint comes from an earlier version of spotrun, which
-        did not save them.
+        the module's true weights. The framework restores `state[WEIGHTS]` as usual. Then, before the first batch,
+        spotrun restores `weights`. `weights` is None if an earlier version of spotrun, which did not save them, made
+        the checkpoint.
         """
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        After a resume, run the script's epoch-start hooks again, once for each of the first `epochs` epochs, because
-        they may create parts of the model and optimizers, which a new process lacks. Their other effects do not matter,
+        Run the script's epoch-start hooks again after a resume, once for each of the first `epochs` epochs. The hooks
+        may create parts of the model and optimizers, which a new process lacks. Their other effects do not matter,
         because spotrun restores the state afterwards.
 
         `training` is False if nothing is left to train. In that case, the framework has not called the script's hooks
-        for the start of training, so call these hooks here first.
+        for the start of training, so call these hooks first.
         """
 
     def misfit(self) -> str:
@@ -287,10 +287,10 @@ class Hooks(Protocol):
     `step_ends`.
 
     If the script has its own training loop, its code for an epoch makes one or more passes over data. The framework
-    calls `pass_begins` before the first batch of a pass, and `pass_ends` after its last batch. A resume within a pass
-    has to rerun the code that comes before this pass in the epoch. The framework calls `epoch_begins_again` before that
-    code, and `epoch_begins` after it. `epoch_begins` undoes the effects of the code, because they are already part of
-    the snapshot.
+    calls `pass_begins` before the first batch of a pass, and `pass_ends` after its last batch. After a resume within a
+    pass, the script's code before that pass is run again. The framework then calls `epoch_begins_again` before this
+    code, and `epoch_begins` after it. `epoch_begins` undoes the effects of the code, because the snapshot already
+    contains them.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
@@ -309,8 +309,8 @@ class Hooks(Protocol):
         """
         Called when the script has built the model, before anything is restored.
 
-        After this call, the weights of a resumed training differ from those of a fresh one. So do copies of the
-        weights, and anything else that the script computes from them.
+        This is the last moment at which the weights of a resumed training are the same as those of a fresh one. The
+        same is true of copies of the weights, and of anything else that the script computes from them.
         """
 
     def restore(self) -> None:
@@ -335,8 +335,8 @@ class Hooks(Protocol):
 
     def pass_ends(self, *, boundary: bool) -> None:
         """
-        Called when the pass has no more batches. If `boundary` is True, a snapshot can be taken now. A training that
-        resumes from it continues with the script's code after the pass.
+        Called after the pass's last batch. If `boundary` is True, a snapshot can be taken now. A training that resumes
+        from it continues with the script's code after the pass.
         """
 
     def batch_begins(self) -> None: ...
@@ -350,8 +350,8 @@ class Hooks(Protocol):
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
         """
-        Called when the batch has been trained on and counted. `boundary` says that an optimizer has used all gradients,
-        and `validation_due` that a validation follows.
+        Called when the batch has been trained on and counted. `boundary` is True if an optimizer has used all
+        gradients, and `validation_due` if a validation follows.
         """
 
     def step_ends(self) -> None:
@@ -366,7 +366,7 @@ class Hooks(Protocol):
 
     def epoch_validates(self) -> None:
         """
-        Called if a validation follows an epoch, once the script's own epoch-end hooks are done. If a training resumes
+        Called before a validation at the end of an epoch, after the script's own epoch-end hooks. If a training resumes
         at this point, the framework calls this method again, but not the epoch-end hooks.
         """
 

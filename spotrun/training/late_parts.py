@@ -4,7 +4,7 @@ hook.
 
 A resume runs the setup and the start hooks again, but not the batches before the snapshot. So a part that was added
 during a batch is missing after a resume. spotrun can restore it only by copying another part of the model with the same
-structure. If there is no such part, spotrun refuses the training as soon as the late part exists.
+structure. If there is no such part, spotrun refuses to continue as soon as the late part appears.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Describe the late parts that a resume could not restore: new parts, if no other part has the same structure, and
-        parts that a batch has removed or replaced. Return "" if there are none. `modules` maps the name of each current
-        part of the model to the part's kind.
+        Describe the parts of the model that a resume could not restore; "" if there are none. These are late parts
+        without another part of the same structure, and parts that a batch has removed or replaced.
+
+        `modules` maps the name of each current part of the model to the part's kind.
         """
         if not self._judges:
             return ""

@@ -49,9 +49,11 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return a description of each odd optimizer (one that torch cannot save, see `is_odd`): the states, groups and plain
-    attributes of the optimizer and of the optimizers in it. Tensors are not copied. The result has an item for each
-    optimizer; the items of optimizers that are not odd are None. If no optimizer is odd, the result is None.
+    Describe each optimizer that torch cannot save completely (`is_odd`). Return a list with its description, and None
+    for each other optimizer. If torch can save all of them, return None instead of the list.
+
+    A description contains the states, groups and plain attributes of the optimizer and of the optimizers in it. Tensors
+    are not copied.
     """
     if not any(map(is_odd, optimizers)):
         return None
@@ -80,8 +82,8 @@ def saves_itself(optimizer: Any) -> bool:
 
 def kind_of(optimizer: Any) -> str:
     """
-    Return the name of the optimizer's class. For torch's classes, it includes the name of the class's module. For the
-    script's classes it does not, because that name may vary: a module that is run as the program is called `__main__`.
+    Return the name of the optimizer's class. For torch's classes, it includes the module's name. For the script's
+    classes it does not, because their module's name may vary: a module that is run as the program is called `__main__`.
     """
     kind = type(optimizer)
     return f"{kind.__module__}.{kind.__qualname__}" if _is_of_torch(kind) else kind.__qualname__
@@ -176,8 +178,9 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, with each optimizer that was of another class in the snapshot replaced by a new one of that
-        class. This is possible only for torch's classes. Other optimizers are returned as they are.
+        Return `optimizers`, but replace each optimizer whose class differs from the one in the snapshot by a new
+        optimizer of the snapshot's class. This is possible only for torch's classes. Other optimizers are returned as
+        they are.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)
@@ -237,10 +240,11 @@ class Parts:
 
     def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
         """
-        Give `optimizer` the parameter groups of the snapshot's optimizer `number`. `hyper` has the other values of each
-        group, such as the learning rate. For an odd optimizer (see `is_odd`), these values are taken from the
-        snapshot's description instead. The list of groups, and the groups in it, are changed in place, because other
-        code may refer to them.
+        Give `optimizer` the parameter groups of the snapshot's optimizer `number`. `hyper` contains the settings of
+        each group, such as the learning rate. For an optimizer that torch cannot save completely (`is_odd`), the
+        settings come from the snapshot's description instead.
+
+        The list of groups, and the groups in it, are changed in place, because other code may refer to them.
         """
         groups = self._described[number]["groups"]
         if (saved := self._by_name[number]) is not None:
@@ -251,8 +255,10 @@ class Parts:
     def put(self, optimizer: Any, number: int) -> None:
         """
         Restore optimizer `number` and the optimizers that it wraps, in place, from the snapshot's description. Do
-        nothing if there is no description: only odd optimizers (see `is_odd`) have one. Call `Containers.have_again`
-        first.
+        nothing if there is no description: a snapshot has one only for an optimizer that torch cannot save completely
+        (`is_odd`).
+
+        Call `Containers.have_again` first.
         """
         saved = self._by_name[number]
         if saved is None:

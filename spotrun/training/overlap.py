@@ -2,10 +2,9 @@
 Finds the tensors of a snapshot that can be copied while training continues. Afterwards, checks that nothing wrote to
 these tensors in the meantime.
 
-This is possible because, in nearly every script, only an optimizer's step writes to the optimizer's parameters and
-state. This module checks that: each tensor counts the writes to it (`Tensor._version`), and a snapshot is valid only if
-these counts did not change while it was copied. If they did change, the script writes at other times too, and from then
-on training pauses while a snapshot is copied.
+In nearly every script, only an optimizer's step writes to the optimizer's parameters and state. This module checks
+that: each tensor counts the writes to it (`Tensor._version`), and a snapshot is valid only if these counts did not
+change while it was copied. If they did change, training pauses from then on while a snapshot is copied.
 
 Writes through `.data` are not counted. To detect them, the tensors of an attempt's first snapshot and of every 32nd
 snapshot are copied before training continues, and later compared with these copies.
@@ -74,8 +73,8 @@ class Overlap:
 
 class Watch:
     """
-    Finds out whether anything wrote to the tensors of one snapshot while training continued. With `probes`, the tensors
-    were copied before training continued, and are later compared with the copies, byte by byte.
+    Checks whether anything wrote to the tensors of one snapshot while training continued. With `probes`, it also
+    compares the tensors, byte by byte, with copies that were made before training continued.
     """
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:

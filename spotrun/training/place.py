@@ -1,7 +1,4 @@
-"""
-Positions in a training: the boundaries at which snapshots can be taken, and the positions at which a pass over the data
-can begin.
-"""
+"""Describes positions in a training: where a snapshot can be taken, and where a pass over the data can begin."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from typing import Any
 @dataclass(frozen=True)
 class Boundary:
     """
-    The point after the first `batch` batches of epoch `epoch`. Both are counted from 0. With `validation_due` the point
-    is before the validation that follows, and with `epoch_ended` it is after the script's epoch-end hooks.
+    The point after the first `batch` batches of epoch `epoch`. Both are counted from 0. With `validation_due`, the
+    point is before the validation that follows. With `epoch_ended`, it is after the script's epoch-end hooks.
     """
 
     epoch: int
@@ -53,13 +50,15 @@ class PassStart:
 @dataclass(frozen=True)
 class StreamPosition:
     """
-    A stream's position. A pass that continues from here reads batch `batch` of epoch `epoch` first. `state` is the
-    stream's own state, or None if the stream has none.
+    A position in a stream. A pass that continues from here reads batch `batch` of epoch `epoch` first. `ended` is True
+    if the pass has no batch left.
 
-    `ended` is True if the pass has no batch left; `state` is then the state between two passes. A resume has to reread
-    a stream without a state. For such a stream, `mark` is the mark (`mark_of`) of the last batch before the position.
-    If the stream can be read only once, `earlier` has the key of each earlier pass, and the number of its batches that
-    were read.
+    `state` is the stream's own state; None if the stream has none. If the pass has ended, it is the state between two
+    passes.
+
+    A resume has to reread a stream without a state. For such a stream, `mark` is the mark (`mark_of`) of the last batch
+    before the position. If the stream can be read only once, `earlier` has the key of each earlier pass, and the number
+    of batches that this pass read.
     """
 
     epoch: int

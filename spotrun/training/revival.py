@@ -39,9 +39,9 @@ def revived(value: Any, standing: Any = _NOBODY) -> Any:
     Return `value` with each `SavedObject` in it replaced by an object. If it contains no `SavedObject`, return `value`
     itself.
 
-    `standing` is the script's current value at the same path. Objects in it that fit get the saved state, and become
-    part of the result. Some kinds of `SavedObject` can be restored only into an existing object; without
-    `standing`, these stay in the result as they are.
+    `standing` is the script's current value at the same path. If an object in it fits a `SavedObject`, it gets the
+    saved state, and becomes part of the result. Some kinds of `SavedObject` can be restored only into an existing
+    object. Without `standing`, these stay in the result as they are.
 
     Raises:
         NotRevived: the script no longer has such a class or object.

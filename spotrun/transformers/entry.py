@@ -1,6 +1,6 @@
 """
-Replaces `Trainer.train` with a function that runs it in a `Fit`, so that trainings can resume. This includes subclasses
-of Trainer, because their `train` calls that of Trainer.
+Replaces `Trainer.train` with a function that runs it in a `Fit`, so that trainings can resume. Subclasses of Trainer
+are covered too, because their `train` calls that of Trainer.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _watch_training(module: ModuleType) -> None:
 
 def _begin_where_the_loader_does(module: ModuleType) -> None:
     """
-    Keep the Trainer from skipping batches of an exact loader, which itself begins at the right batch. With any other
-    loader, the Trainer still reads and drops the batches before the position of the resume.
+    Keep the Trainer from skipping batches of an exact loader, because such a loader begins at the right batch. With any
+    other loader, the Trainer still reads and drops the batches before the position of the resume.
     """
     original = module.skip_first_batches
 

@@ -1,4 +1,4 @@
-"""Formats the result of `spotrun verify-resume` for a command as text."""
+"""Formats the result of `spotrun verify-resume` as text, for a job that runs a command."""
 
 from __future__ import annotations
 

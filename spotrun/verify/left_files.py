@@ -52,9 +52,10 @@ class LeftFiles:
         clean: Clean,
     ) -> list[folders.FileDifference]:
         """
-        Return the differences that an interruption has caused. They are the ones of `found` where the two uninterrupted
-        trainings, `straight` and `again`, wrote the same content. Where these two also differ, record the file, line or
-        field as not deterministic.
+        Return those differences in `found` that an interruption has caused.
+
+        If the two uninterrupted trainings, `straight` and `again`, differ at the same place, an interruption is not the
+        cause. In that case, record the file, line or field as not deterministic.
         """
         two = [folders.names_of(each.work.paths) for each in (straight, again)]
         coming = {unnumbered(name) for name in two[0] ^ two[1]}

@@ -1,4 +1,4 @@
-"""A store and a local cloud for one verification."""
+"""The store and the local cloud that one verification uses."""
 
 from __future__ import annotations
 

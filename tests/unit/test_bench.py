@@ -371,7 +371,7 @@ def test_a_bench_with_another_batch_is_named_with_what_to_type(planned_job: Path
     kept_for(planned_job, 64)
     said = spotrun("plan", "net.yaml")
     assert said.code == SpecInvalid.exit_code
-    assert "it is not known how long this training takes" in said.err
+    assert "the training time of this job is not known" in said.err
     line = f"the bench of {START:%Y-%m-%d} trained with batch 64: `spotrun plan net.yaml -- --batch-size 64` uses it"
     assert f"try: {line}; or give --work 3h" in said.err
     assert "2h00m of work" in spotrun("plan", "net.yaml", "--lifetimes", 1, "--", "--batch-size", 64).out

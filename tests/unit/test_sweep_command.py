@@ -53,7 +53,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*RIGHT, "--stop-worst", "0.4"), "--reduction-factor 0.4 is neither 0 nor a whole number of at least 2"),
         (("--grid", "LR=1e-3,3e-4", "--budget", "40"), "did you mean lr?"),
         (("--grid", "lr=1e-3,3e-4", "--budget", "0"), "try: --budget 40"),
-        (("--grid", "lr=[1,2],[3", "--budget", "40"), "a ']' is missing"),
+        (("--grid", "lr=[1,2],[3", "--budget", "40"), "a closing ']' is missing"),
         (("--grid", "lr=1],2", "--budget", "40"), "the ']' has no opening bracket"),
         ((*RIGHT, "--name", ""), "--name"),
         ((*RIGHT, "--metric", "val_acc"), "is a higher val_acc better, or a lower one?"),

@@ -3,8 +3,8 @@ Checks whether the members of a gang can reach one another over the network. A m
 still be cut off from the other members, so this has to be checked separately.
 
 Each agent has a door: a socket at its member's address that accepts connections and closes them immediately. Every few
-seconds, each agent connects to the other members' doors. The kernel accepts the connections, so even the door of an
-agent that hangs answers. An answer shows only that the network works, not that the agent works.
+seconds, each agent connects to the other members' doors. The kernel accepts the connections, so a door
+answers even if its agent hangs. An answer shows only that the network works, not that the agent works.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class DoorAddress(NamedTuple):
 
 class Door:
     """
-    A socket that accepts connections until `close` is called. `port` is the port that the door had before the agent
-    restarted, because the other members already know that port; 0 if there was no door before. If another program uses
+    A socket that accepts connections until `close` is called. If the agent has restarted, `port` is the door's previous
+    port, which the other members already know; otherwise, `port` is 0. If another program uses
     `port`, the door gets a new port.
 
     Raises:

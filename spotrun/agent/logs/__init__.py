@@ -1,4 +1,4 @@
 """
-Sends an instance's console to the store: the output of the job's `setup` and of the training. Hides the run's secrets
-in the console, and in the events and statuses that an agent writes.
+Uploads the output of the job's `setup` and of the training to the store. Hides the run's secrets in this output, and in
+the events and status objects that an agent writes.
 """

@@ -82,8 +82,8 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
     """
-    Yield `pid` and, in each branch below it, the shells down to the first process that is not a shell or that catches
-    SIGTERM. Neither this process nor the processes below it are included.
+    Yield `pid` and the shells below it, if they do not catch SIGTERM. In each branch, stop at the first process that is
+    not such a shell.
     """
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:
@@ -111,9 +111,8 @@ class Termination:
     @property
     def is_over(self) -> bool:
         """
-        True if all judged processes have ended. If no process is judged, True if all processes that got SIGTERM have
-        ended. The exit status of an ended process can still be read, because the shell that is its parent is paused and
-        so has not reaped it.
+        True if all judged processes have ended, or, if no process is judged, all processes that got SIGTERM. The exit
+        status of an ended process can still be read: its parent, a shell, is paused and so has not reaped it.
         """
         awaited = self._targets.judged or self._targets.terminated
         for pid in awaited:
@@ -127,9 +126,9 @@ class Termination:
 
     def ended_well(self, leaders_code: int) -> bool:
         """
-        Return True if each of the judged processes (`Targets.judged`) ended in a way that shows that it handled
-        SIGTERM; False if there are none. `leaders_code` is the exit code of the command's first process, negative if a
-        signal killed it.
+        Return True if every program that catches SIGTERM (`Targets.judged`) exited in a way that shows that it handled
+        the signal; False if there is no such program. `leaders_code` is the exit code of the command's first process,
+        negative if a signal killed it.
         """
         codes = [
             leaders_code if pid == self._leader else os.waitstatus_to_exitcode(self._statuses.get(pid, 1 << 8))

@@ -150,9 +150,8 @@ class TrainerProcess:
     """
     The process of trainer `incarnation` of an attempt. The trainer's output begins at byte `log_start` of the console.
 
-    A thread puts the trainer's messages into the agent's inbox and, after the last of them, a letter that says that the
-    trainer has ended. The trainer counts as ended when its first process has ended; all its other processes are then
-    killed.
+    A thread puts the trainer's messages into the agent's inbox, and after the last one, a letter about the trainer's
+    end. The trainer counts as ended when its first process has ended; all its other processes are then killed.
     """
 
     def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
@@ -305,9 +304,9 @@ class TrainerProcess:
 
 def _state_dir(context: AgentContext) -> Path:
     """
-    Return the folder in which a command keeps its state. Make it only if it is spotrun's default folder. If the job
-    names the folder, leave it to the command: many commands start from scratch only if their folder is missing, and
-    then make it themselves, with the mode that they want.
+    Return the folder in which a command keeps its state. Make the folder only if it is spotrun's default. If the job
+    names another folder, the command has to make it: many commands start from scratch only if their folder is missing,
+    and then make it themselves, with the mode that they want.
     """
     folder = context.assignment.work / context.spec.train.state_dir
     if context.spec.train.state_dir == STATE_DIR_OF_OURS:
@@ -341,7 +340,10 @@ def _command(context: AgentContext) -> list[str]:
 
 
 def start_trainer(context: AgentContext, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
-    """Start a trainer. In a gang, `meets` are the variables with which the trainer finds the other trainers."""
+    """
+    Start a trainer. In a gang, `meets` are the environment variables that tell the trainer how to find the other
+    trainers.
+    """
     process = TrainerProcess(incarnation, context.inbox, context.clock, context.console.size_bytes())
     output = context.console.open()
     try:

@@ -1,4 +1,6 @@
-"""Starts the trainers of one attempt one after another: each starts when the previous one has ended."""
+"""
+Starts the trainers of one attempt. At any time only one of them trains, and the next one starts when it has ended.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from spotrun.run.gang import Meeting
 class Trainers:
     """
     The trainers of an attempt. Only one runs at a time (`current`). `spare` is a trainer process that was started
-    before the takeover. It has run the script up to the start of the training, and waits there.
+    before the takeover: it has run the script up to the start of the training, and waits there.
 
-    In a gang, `place` is this member's rendezvous. The caller calls `arrange` before it starts a trainer, to choose the
-    address and port at which the gang's trainers connect to each other.
+    In a gang, `place` is this member's rendezvous. Call `arrange` before starting a trainer, to choose the address and
+    port at which the gang's trainers connect to each other.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """
-Saves the state of a command that keeps it in files. The files are saved as a checkpoint at regular intervals, as soon
-as they are at rest. They are also saved after a notice and after the command has ended.
+Saves the state of a command that keeps its state in files. The files are saved as a checkpoint at regular intervals;
+each time, the agent waits until they are at rest. They are also saved after a notice and after the command has ended.
 
 This does not apply to scripts that report their steps: commit_files.py includes their files in their checkpoints.
 """

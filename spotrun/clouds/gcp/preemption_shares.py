@@ -2,13 +2,13 @@
 Computes how often Google has recently interrupted spot instances of a type in a region. The result is one of the bands
 in which Amazon publishes its figures, such as 5 to 10 %.
 
-The two clouds' figures differ. Amazon's figure is the share of all instances that Amazon interrupted within a month.
-Google's figure, r, is for one day: of the instances that *ended* on that day, it is the share that was ended by Google,
-not by a user. Since r does not show how long the instances had run, a band computed from r is not an interruption rate.
+The two figures measure different things. Amazon's is the share of all instances that Amazon interrupted within a month.
+Google's, r, is for one day: of the instances that *ended* on that day, the share that Google ended and not a user. It
+does not tell how long the instances had run, so a band computed from r is not an interruption rate.
 
-A run uses the bands only to compare Google's types and regions with each other (spotrun.policy.interruption_rates).
-That is valid if users end instances of each type equally often. Then the interruption rates are proportional to the
-odds r / (1 - r), and, if the shares r are small, roughly to the shares themselves.
+Therefore a run uses these bands only to compare Google's types and regions with each other
+(spotrun.policy.interruption_rates). This assumes that users end instances of each type equally often. Then the
+interruption rates are proportional to r / (1 - r), which is nearly r if r is small.
 """
 
 from __future__ import annotations

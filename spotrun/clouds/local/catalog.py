@@ -1,6 +1,6 @@
 """
-The catalog of the local cloud: zones, and instance types whose prices resemble a real cloud's list prices. The prices
-are never billed.
+The catalog of the local cloud: zones, and instance types whose prices resemble a real cloud's list prices. They are
+never charged.
 """
 
 from __future__ import annotations

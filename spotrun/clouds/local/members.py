@@ -2,9 +2,9 @@
 Launches all members of a gang on the local cloud, or none.
 
 The launcher first writes the records of all members, then starts their supervisors one by one. No supervisor boots its
-member until all supervisors have started. Then the launcher writes the word `all` next to the first member's record. If
-the supervisors take too long to start, another process writes `none` instead, and the whole launch fails. Only the
-first word that is written counts.
+member yet. When all supervisors have started, the launcher writes a file with the word `all` next to the first member's
+record, and the members boot. If the supervisors take too long to start, another process writes `none` instead, and the
+whole launch fails. Only the word that is written first counts.
 """
 
 from __future__ import annotations

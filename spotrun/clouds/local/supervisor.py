@@ -212,7 +212,7 @@ class Supervisor:
     def _announce_loss(self) -> None:
         """
         Send the recommendation to rebalance and the notice, at the times that the generated market has set for this
-        instance's next loss. (`_follow_script` announces losses from the market's script.)
+        instance's next loss. (If the market follows a script, `_follow_script` announces the losses.)
         """
         if self._loss is not None and self._clock.now() >= _announced_at(self._loss):
             self._give_notice(_announced_at(self._loss), self._loss.notice)
@@ -330,8 +330,8 @@ class Supervisor:
 
 def guard(supervisor_pid: int, places: CloudPaths, folder: RecordFolder, give_up_at: float) -> None:
     """
-    Wait until the supervisor exits. At `give_up_at`, shortly after the end of the time-to-live, kill the supervisor. If
-    the supervisor has not ended the instance, end the instance here.
+    Wait until the supervisor exits. At `give_up_at`, shortly after the end of the time-to-live, kill the supervisor.
+    Then end the instance, if the supervisor has not done so.
     """
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:
@@ -359,9 +359,8 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
     """
-    Describe the instance for the market script, using only facts that every process knows. Only the instance's
-    supervisor knows in advance that the instance will be lost without notice. So the description does not mention such
-    a loss.
+    Describe the instance for the market script, using only facts that every process knows. The description does not
+    mention a loss without notice, because only the instance's supervisor knows of it in advance.
     """
     return Observer(
         instance_id=instance.instance_id,

@@ -31,8 +31,8 @@ class SlurmDriver:
     the job's comment names the run.
 
     While a job waits in the queue, its instance is pending. If no node becomes free in time, Slurm removes the job from
-    the queue, and the launch fails for lack of capacity, at no cost. If Slurm does not remove the job, the next driver
-    that lists jobs cancels it.
+    the queue, and the launch fails for lack of capacity, at no cost. If Slurm fails to remove the job, a driver cancels
+    it when it next lists jobs.
 
     A gang is one job, with a step for each member (spotrun.clouds.slurm.gang).
     """
@@ -94,7 +94,7 @@ class SlurmDriver:
     def _partition(self, offering: Offering) -> Partition:
         partition = self._config.partition(offering.zone)
         if partition is None or partition.offering.pool != offering.pool:
-            raise CloudError(f"the job does not list {offering}", hint="add the partition to slurm.partitions")
+            raise CloudError(f"no partition in slurm.partitions offers {offering}", hint="add one that does")
         return partition
 
     def _submit(self, request: LaunchRequest, partition: Partition) -> str:
@@ -110,7 +110,7 @@ class SlurmDriver:
     def _of_token(self, request: LaunchRequest) -> Instance | None:
         """
         Return the instance with the request's token, or the first of a gang's members; None if there is no such job. If
-        several jobs have the token, the first one counts, and the others are cancelled.
+        several jobs have the token, use the first one, and cancel the others.
 
         Raises:
             LaunchTokenSpent: the instance has ended, or all members have.
@@ -127,8 +127,8 @@ class SlurmDriver:
     def _end_member(self, job: Job, member: Instance) -> None:
         """
         End one member of a gang by killing its step. The member's node stays with the job. If Slurm does not list the
-        step yet, the job's batch script ends the member later. If all members have ended or are to end, cancel the
-        whole job instead.
+        step yet, the job's batch script ends the member later. If no other member is left that should continue, cancel
+        the whole job instead.
         """
         files = files_of(job.token)
         files.ask_to_end(member.member)

@@ -4,7 +4,8 @@ The batch script of a gang's Slurm job. It runs on the first node, and starts a 
     python -P -m spotrun.clouds.slurm.gang FILES RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
 If a step is killed or its node fails, only that step ends. FILES is the common prefix of the files that record when and
-why each member ended (spotrun.clouds.slurm.member_files).
+why each member ended (spotrun.clouds.slurm.member_files). The other arguments are passed on to each step
+(spotrun.clouds.slurm.start).
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A cluster and its partitions. `preempt_type` is Slurm's PreemptType, which says which jobs may take nodes from other
-    jobs: those in a partition of higher priority, those with a higher QOS, or none.
+    A cluster and its partitions. `preempt_type` is Slurm's PreemptType. It decides which jobs may take nodes from other
+    jobs: jobs in a partition of higher priority, jobs with a higher QOS, or none.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes_from(self, known: ClusterPartition) -> list[str]:
         """
-        Return the partitions whose jobs may preempt jobs in `known`. The result is not limited to partitions that share
-        nodes with `known`, although only their jobs can.
+        Return the partitions whose jobs have priority over jobs in `known`. Only those that share nodes with `known`
+        can actually preempt its jobs, but this is not checked.
         """
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []

@@ -184,8 +184,8 @@ def _locked(folder: Path) -> int:
 
 def _dismiss(listener: subprocess.Popen[bytes]) -> None:
     """
-    End the listener, because Slurm keeps the node until the listener's step has ended. `srun` passes the SIGTERM on to
-    the step. The listener exits only if its file is gone, so the caller must have deleted the file.
+    End the listener: Slurm keeps the node until the listener's step has ended. The caller must first delete the
+    listener's file, because otherwise the listener does not exit at the SIGTERM that `srun` passes on to the step.
     """
     listener.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,9 +1,9 @@
 """
 Saves and restores the part of StochasticWeightAveraging's state that this callback does not save itself.
 
-The callback saves its average, but neither its learning rate schedule nor its count of averages. It creates these two
-when an epoch starts. After a resume within an epoch, it would have no schedule until the next epoch, and would count
-its averages from 0 again. So this module restores both when the training resumes.
+The callback saves its average, but neither its learning rate schedule nor the number of models in the average. It
+creates these two when an epoch starts. After a resume within an epoch, it would have no schedule until the next epoch,
+and would count from 0 again. So this module restores both when the training resumes.
 """
 
 from __future__ import annotations

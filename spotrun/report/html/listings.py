@@ -1,6 +1,6 @@
 """
-Builds the tables of the HTML report: epochs, attempts, interruptions and events. Columns have the same names as on the
-terminal.
+Builds the tables of the HTML report: epochs, attempts, interruptions and events. The columns have the same names as in
+the terminal output.
 """
 
 from __future__ import annotations

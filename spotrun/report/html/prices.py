@@ -62,8 +62,8 @@ def _is_own(launch: Launch) -> bool:
 def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[Markup]:
     """
     Yield one bar for each price at which an instance was billed, highest first. Later bars are drawn over earlier ones,
-    so a lower bar stays visible where bars overlap. Of several bars of one capacity type that are too narrow to see,
-    only one is drawn.
+    so a lower bar stays visible where bars overlap. If several bars of one capacity type are too narrow to see, only
+    one of them is drawn.
     """
     drawn = sorted(
         ((charge, str(launch.intent.offering.capacity_type)) for launch, charged in shown for charge in charged),

@@ -1,4 +1,6 @@
-"""Finds variables and folders that only SkyPilot provides and that the commands in `setup` and `run` use."""
+"""
+Finds the SkyPilot variables and folders that the commands in `setup` and `run` use. They do not exist outside SkyPilot.
+"""
 
 from __future__ import annotations
 

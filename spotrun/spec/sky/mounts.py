@@ -1,6 +1,6 @@
 """
-Refuses every entry of `file_mounts`, whether it mounts a bucket or copies files into the machine. The refusal says what
-to write instead.
+Refuses all entries of `file_mounts`, both those that mount a bucket and those that copy files to the machine. The
+refusal says what to write instead.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _KEPT = "what the job writes into workdir is stored in the run's folder (`spotru
 
 def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
     """
-    Return the error that refuses one entry of `file_mounts`. If a key of the entry causes the error, the error's `at`
-    is this key.
+    Return the error that refuses one entry of `file_mounts`: `target` and `source` are its path on the machine and its
+    content. If only one key of the entry is wrong, the error names the key (`at`).
 
     `own_role` is True if the run uses the role that spotrun makes for it on AWS. This role can read only the run's own
-    bucket. So if the error advises copying another bucket, it also says that the job must name a role with access to
-    that bucket.
+    bucket. So if the error advises copying from another bucket, it also says that the job must name a role that can
+    read it.
     """
     refused = _no_mount(target, source)
     if own_role and COPIES["s3"] in (refused.suggestion or ""):

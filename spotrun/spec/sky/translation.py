@@ -1,4 +1,4 @@
-"""Holds the translation of a SkyPilot task file, and the problems found while translating."""
+"""The result of translating a SkyPilot task file: the translated job, and the problems that were found."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spotrun.spec.problems import Key, Problem, dotted
 @dataclass
 class Translation:
     """
-    A translation in progress. `data` is the content of the file; it is changed in place. `unreadable` has the keys
-    whose values YAML could not read.
+    A translation in progress. `data` is the content of the file, which the translation changes in place. `unreadable`
+    has the keys whose values YAML could not read.
 
-    `taken` maps a SkyPilot key to the description of its translation, and `spelled` maps a spotrun key to the key that
-    the user wrote. `cleared` has the keys whose values the translation accepts, although the YAML reader has reported
-    problems with them. These problems are ignored.
+    `taken` describes, for each translated SkyPilot key, what became of it. `spelled` maps a spotrun key to the key that
+    the user wrote. `cleared` has the keys whose values are correct in a SkyPilot file: problems that the YAML reader
+    has reported about them are ignored.
     """
 
     data: dict[str, Any]

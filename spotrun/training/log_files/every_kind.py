@@ -1,5 +1,5 @@
 """
-Saves and restores the logs of all supported kinds of loggers. In a snapshot, each kind has its own entry, such as
+Saves and restores the logs of all supported loggers. In a snapshot, each kind of logger has its own entry, such as
 `wandb`.
 """
 
@@ -27,8 +27,8 @@ in the logger's files.
 
 def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
     """
-    On a start without a snapshot, continue the logs that an earlier process may have begun for the same `fit` of the
-    same run. Call this before the framework writes anything.
+    Begin the logs of a training that does not resume from a snapshot. If an earlier process has begun logs for the same
+    `fit` of the same run, continue those. Call this before the framework writes anything.
     """
     new = [logger for logger in loggers if id(logger) not in _under_way]
     for kind in KINDS.values():

@@ -1,5 +1,5 @@
 """
-Checks whether a checkpoint can contain a tensor or an array. Converts arrays to the form in which checkpoints contain
+Checks whether a checkpoint can contain a tensor or an array. Converts arrays to the form in which checkpoints store
 them, and back.
 """
 

@@ -44,9 +44,9 @@ class _BaselineObject(NamedTuple):
 
 class Change(NamedTuple):
     """
-    The content that a snapshot saves for a changed object. For an object whose parts have names, it is the parts that
-    have changed (`parts`), and the names of those that are gone (`gone`). For any other object, it is the whole
-    content.
+    A change of an object, as a snapshot saves it. If the parts of the object have names, `parts` are the changed parts,
+    and `gone` are the names of the removed parts. For any other object, both are empty, and the snapshot saves its
+    whole content.
     """
 
     parts: dict[str, Any]
@@ -105,9 +105,9 @@ class Baseline:
         """
         Add the objects that the script's hooks have created since `add`. A resumed process creates these objects too.
 
-        But a hook may compute an object from the weights, and then its content differs in the resumed process. So
-        snapshots always contain the full content of these objects, even if it has not changed. An exception is the
-        structure of libraries' modules, which cannot depend on weights.
+        However, their content may differ there, because a hook may compute it from the weights. So snapshots always
+        contain the full content of these objects, even if it has not changed. An exception is the structure of
+        libraries' modules, which cannot depend on weights.
         """
         for node in walk.nodes.values():
             self._name(f"{STARTED}{node.path}", node.value)
@@ -119,8 +119,8 @@ class Baseline:
 
     def _resting(self) -> Iterator[UnchangedCandidate]:
         """
-        Yield the recorded objects that later walks can skip as long as they do not change. A snapshot does not contain
-        a skipped object, but refers to it by its path, so only objects with a path can be skipped.
+        Yield the recorded objects that later walks can skip as long as they do not change. These are objects with a
+        path: a snapshot refers to a skipped object by its path, and does not contain it.
         """
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
@@ -128,8 +128,8 @@ class Baseline:
 
     def ignore(self, values: Iterable[object]) -> None:
         """
-        Never record `values`. A restore has created these objects, so a process that starts without this checkpoint
-        does not have them. A snapshot must therefore not refer to them by path.
+        Never record `values`. A restore has created these objects from a checkpoint. A process that starts without this
+        checkpoint does not create them, so a snapshot must not refer to them by path.
         """
         self._ignored |= {id(value): value for value in values}
 
@@ -204,8 +204,7 @@ def _is_compared(node: Node) -> bool:
 
 def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
     """
-    Return what has changed between the parts of `holder` as they were `before` and as they are `now`; None if nothing
-    has.
+    Return the change of the parts of `holder` from `before` to `now`; None if nothing has changed.
 
     A part that is missing in `now` counts as gone only if `holder` no longer has an attribute of that name. For
     example, an attribute of a library's module is a part only while its value is plain. If it gets another value, it is

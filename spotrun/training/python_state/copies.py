@@ -69,8 +69,8 @@ def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
 
 def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any]:
     """
-    Return the tensors, flags and plain attributes of `made`, with which `made_like` can later turn a copy of the part
-    `like` into `made`. Tensors are not copied.
+    Return the tensors, flags and plain attributes of `made`. From these, `made_like` can later make the same module
+    again, starting with a copy of the part named `like`. Tensors are not copied.
     """
     return {
         "like": like,

@@ -90,9 +90,11 @@ class Node:
     """
     A mutable object.
 
-    `parts` is a dict if the parts have names (HOLDERS), and a list otherwise; for a mapping, the list has its keys and
-    values, alternating. `parts` is None if the walk does not enter the object. `inner` has those parts that can contain
-    objects, each with its path. Parts whose `id` is in `still` are unchanged, and are left out.
+    `parts` is a dict if the parts have names (HOLDERS), and a list otherwise. For a mapping, this list contains each
+    key followed by its value. `parts` is None if the walk does not enter the object.
+
+    `inner` has those parts that can contain objects, each with its path. Parts whose `id` is in `still` are unchanged,
+    and are left out.
     """
 
     __slots__ = ("inner", "kind", "parts", "path", "value")
@@ -137,11 +139,12 @@ class Before(NamedTuple):
 
 class Walk:
     """
-    The objects that one walk finds, by `id`. `nodes` are the objects that the walk enters.
+    The objects that one walk finds, by `id`. `nodes` are the objects that the walk enters. `others` are the objects
+    that it does not enter, including `stops`, which the caller excludes. To save time, an object's path is stored in
+    two parts, which are joined only when the path is needed.
 
-    `others` are the objects that the walk does not enter. They include `stops`, the objects that the caller excludes.
-    To save time, an object's path is stored in two parts, which are joined only when the path is needed. `before` is
-    None for the first walk, which treats every container of more than TABLE_ITEMS items as a table.
+    `before` describes the previous walk. It is None for the first walk, which treats every container of more than
+    TABLE_ITEMS items as a table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:

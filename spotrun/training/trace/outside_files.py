@@ -20,8 +20,8 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 class OutsideFiles:
     """
-    Records each file that Python code opens for writing or creates by renaming, from the time this object is made. Also
-    records the files that are already open at that time, if /proc lists them. A file that a C library opens later is
+    Records each file that Python code opens for writing or creates by renaming. Recording begins when this object is
+    made. Files that are already open then are recorded too, if /proc lists them. A file that a C library opens later is
     not recorded, because that call does not go through Python.
     """
 

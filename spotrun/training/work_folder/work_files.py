@@ -1,4 +1,4 @@
-"""Saves the work folder's files with each snapshot of a fit, and restores them when the fit resumes."""
+"""Saves the work folder's files with each snapshot of a fit() call, and restores them when the call resumes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions
 
 class WorkFiles:
     """
-    The work folder's files, as one rank saves and restores them. A rank other than 0 handles only the files that it has
-    open. If `rule` is None, checkpoints include no files.
+    Saves and restores the work folder's files on one rank. A rank other than 0 handles only the files that it has open.
+    If `rule` is None, checkpoints include no files.
 
     In a gang, checkpoints include only the files on the lead's machine. Lightning sends the path of rank 0's work
-    folder to all ranks, so all paths in a saved state are in the lead's work folder. `of_checkpoints` is the lead's
-    work folder, and `folder` is the work folder on this machine. Only on the lead are the two the same.
+    folder to all ranks, so all paths in a checkpoint are paths on the lead. `of_checkpoints` is the path of the work
+    folder on the lead, and `folder` its path on this machine.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
@@ -46,8 +46,8 @@ class WorkFiles:
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
         """
-        Freeze the work folder at this boundary. Before this, call `positions` on all ranks, because it flushes the
-        files. Return None on ranks other than 0, and if checkpoints include no files (`rule` is None).
+        Freeze the work folder at this boundary. First call `positions` on all ranks, because it flushes the files.
+        Return None on ranks other than 0, and if checkpoints include no files (`rule` is None).
         """
         if self._freezer is None:
             return None
