@@ -108,8 +108,8 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
     """
-    Return how old, at the time `at`, the commit was from which training resumed. `trainer` is the first trainer of a
-    later attempt. If it is None, use the newest commit, from which training will resume.
+    Return the age, at the time `at`, of the commit from which training resumed. `trainer` is the first trainer of a
+    later attempt. If it is None, training has not resumed yet: use the newest commit, from which it will resume.
     """
     if trainer is None:
         commit = state.latest_commit()

@@ -1,8 +1,8 @@
 """
 Computes running totals of a run's costs, and of counts such as the number of requests.
 
-At each boundary between two epochs, each sum is rounded to nano-dollars. An epoch's cost is the difference between the
-sums at its two boundaries, so the epochs' costs add up exactly to the total.
+The total at the end of each epoch is rounded to nano-dollars. An epoch's cost is the difference between the totals at
+its end and at its beginning, so the epochs' costs add up exactly to the total.
 """
 
 from __future__ import annotations
@@ -287,8 +287,8 @@ def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the spans for which an on-demand run would have to pay too: all productive spans, and the spans of the run's
-    first start. Yield the start and the end of each, and the total hourly price of its on-demand machines.
+    Yield the times that a run on demand would have had to pay for too: all productive time, and the run's first start.
+    Each item is a start, an end, and the total hourly price of the machines on demand.
     """
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)

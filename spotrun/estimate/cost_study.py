@@ -179,9 +179,9 @@ class Measured(Model):
 
 class Like(Model):
     """
-    A speed that is computed from the speed of another place, `place`. The speed of `place` is multiplied by `devices`
-    and by the mean of the ratios that `times` has for the training. If only some parts of a step run faster than at
-    `place`, `faster` maps each of these parts to the factor by which it is faster.
+    A speed that is computed from the speed of another place, `place`. That speed is multiplied by `devices`, and by the
+    mean of the ratios that `times` lists for the training. If only some parts of a step run faster than at `place`,
+    `faster` maps the name of each such part to the factor by which it is faster.
     """
 
     place: fields.Text

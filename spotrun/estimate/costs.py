@@ -1,6 +1,6 @@
 """
-Computes the time and cost of each training in each place of a cost study. Also computes how much the user's own machine
-must be used to be cheaper than a rented one.
+Computes the time and cost of each training in each place of a cost study. Also computes on how many days a month the
+user must use their own machine before it is cheaper than a rented one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-Splits an array into rows and columns, so that they can be compared separately. If one column differs between any two
-trainings, for example because it contains times of day, the other columns can still be compared.
+Splits an array into rows and columns, which are then compared separately. A column may differ between any two
+trainings, for example because it contains times of day. The other columns can still be compared.
 """
 
 from __future__ import annotations

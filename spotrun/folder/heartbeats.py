@@ -1,6 +1,7 @@
 """
-Measures how long each agent of a run has been silent. A silence is measured on the store's clock: from the last
-heartbeat that the store received from the agent, to the newest one that it received from this runner.
+Measures how long each agent of a run has been silent. Only the store's clock is used: both the agents and this runner
+write heartbeats to the store. An agent's silence is the time from its newest heartbeat to this runner's newest
+heartbeat.
 """
 
 from __future__ import annotations

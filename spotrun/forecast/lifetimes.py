@@ -1,4 +1,7 @@
-"""Draws a market at random for each simulated lifetime: generated, replayed from a record, or the local cloud's."""
+"""
+Draws a random spot market for each simulated lifetime of a run. The market is generated, a random part of a record, or
+the local cloud's.
+"""
 
 from __future__ import annotations
 

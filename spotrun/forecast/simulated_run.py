@@ -1,5 +1,5 @@
 """
-Simulates one lifetime of a run, round by round. All decisions are made by the same policy as in real runs
+Simulates one lifetime of a run, tick by tick. The same policy as in real runs makes all decisions
 (`spotrun.policy.decide`).
 
 To choose between kinds of instances, the policy uses the speeds that it finds in the ledger. So each lifetime has a

@@ -2,8 +2,8 @@
 Warns if a script trains with Fabric or accelerate but without a `Loop`. The warning appears at the first step, and
 names the state that an interruption would lose.
 
-When a program under an agent imports Fabric or accelerate, spotrun's import hook (autoload) calls that library's
-`watch_` function.
+When a program under an agent imports Fabric or accelerate, spotrun's import hook (autoload) calls the function
+`watch_...` of this module for that library.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class Frames:
 
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
         """
-        Yield each local variable that the script will still read, and whose value would be different in a process that
-        resumed at this point.
+        Yield each local variable that the script will read later, and whose value would then be different if the
+        training had been resumed at this point.
 
         `ended` is True if the loop's iterator has no next item, so that the code after the loop runs next.
         """

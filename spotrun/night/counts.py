@@ -1,6 +1,6 @@
 """
-Counts the calls of a night's function, for the run's report. Each environment in which the cloud runs the function
-counts its own calls.
+Counts how often the cloud calls the function that serves as a night's runner. The run's report shows the sum. Each
+environment in which the cloud runs the function counts its own calls.
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@ cloud calls it, each time with one of these events.
     {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue an unfinished one
     {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes for an hour; if a night cannot
                                                          begin, notify the receivers that the job names
-    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now
-    {"kind": "tick"}                                     take care of the newest run: do one tick
-    {"kind": "look"}                                     the same, and set the alarm even if it seems to be set already
-    an event from EC2                                    if it is about one of the run's instances, tick for up to
+    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"} the user starts a night by hand {"kind": "tick"} take care of
+    the newest run: do one tick {"kind": "look"} the same, and set the alarm even if it seems to be set already an event
+    from EC2 if it is about one of the run's instances, tick for up to
                                                          WATCH_S seconds
 
 The *alarm* is the cloud's timer that calls the function once a minute.

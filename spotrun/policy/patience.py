@@ -1,6 +1,6 @@
 """
-Computes a run's age without its pauses, and the longest times that the run waits for its cloud and its instances. None
-of these times is so short that a slow disk alone could exceed it.
+Computes a run's age without its pauses, and how long the run waits at most for its cloud and its instances. Each limit
+is long enough that a slow disk alone does not exceed it.
 """
 
 from __future__ import annotations

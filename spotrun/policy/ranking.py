@@ -12,8 +12,8 @@ what this run and other runs have observed of the instance's pool.
 an hour of progress is the work that the first kind does in an hour. So offerings are then ranked by their cost per
 sample.
 
-A pool that has just refused this run is left out. A pool comes last, whatever it costs, if one of these happened
-recently:
+A pool that has just refused this run is left out. Some pools come last, whatever they cost. These are the pools for
+which one of these events is recent:
 
 - an instance of the pool was lost or got a recommendation, or the pool refused a request of any run
 - a request was rejected in the pool's zone, or an instance in this zone ended before it trained
@@ -63,8 +63,8 @@ def spot_now(facts: Facts) -> list[Offering]:
     """
     Return the spot offerings that can be requested now, best first.
 
-    If the job allows several kinds, offerings of a kind on trial come first. They are followed by offerings of the best
-    kind, and of kinds that cost about the same.
+    If the job allows several kinds, and the run is making a trial of one of them, the offerings of that kind come
+    first. The offerings of the best kind follow, together with those of kinds that cost about the same.
     """
     asked, last = spot_work(facts), _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
     tier = _tiers(facts, all_spot_work(facts), asked) if choice(facts) else _no_tiers

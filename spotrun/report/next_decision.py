@@ -25,8 +25,8 @@ from spotrun.spec.model import RunSpec
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
     """
-    Describe the next step of a run, as the rest of a sentence that begins with the run's name. If a quota is full, the
-    text ends with the quota's name. Return "" if the run has ended.
+    Describe the next step of a run, in words that can follow the run's name in a sentence. If a quota is full, the text
+    ends with the quota's name. Return "" if the run has ended.
 
     `no_room` is the reason why the store accepts no more data; "" if it accepts data.
     """
@@ -120,8 +120,8 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
 
 def _sums(state: RunState, running: Launch) -> str | None:
     """
-    Describe how much spot would save per hour at the newest spot price in the ledger, and how long the run must stay on
-    spot until these savings exceed the cost of a changeover. Return None if the ledger has no spot price.
+    Describe how much the run would save per hour on spot, at the newest spot price in the ledger, and after how long
+    this pays for the changeover. Return None if the ledger has no spot price.
     """
     known = spot_launches(state)
     if not known:

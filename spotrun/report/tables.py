@@ -1,6 +1,6 @@
 """
 Formats figures for people to read, and defines how all tables look. No meaning depends on colour alone. Texts are
-printed as they are: rich's markup in them has no effect.
+printed literally: rich markup in them has no effect.
 """
 
 from __future__ import annotations

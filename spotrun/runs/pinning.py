@@ -141,8 +141,8 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return two values: the login to the image's registry (None if no login is needed or known), and a reason. The reason
-    is normally "". If only instances can read the job's credentials, it says why this machine cannot ask the registry.
+    Return the login to the image's registry (None if no login is needed or known), and the reason why this machine
+    cannot ask the registry. The reason is "" unless only instances can read the job's credentials.
 
     If the job has no credentials, the user's identity on `cloud` is used as the login, unless `cloud` is "".
 

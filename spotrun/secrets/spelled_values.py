@@ -1,6 +1,6 @@
 r"""
-Finds in a text the secret values that contain a `\`, a `%` or a `&`. These values are compared with the text character
-by character, because each of these three characters can be read in two ways.
+Finds secret values in a text, if the values contain a `\`, a `%` or a `&`. Each of these three characters can be read
+in two ways, so these values are compared with the text character by character.
 
 In the text, `\t` may be an encoded tab, or a backslash and a `t` of a value. `%41` may be an encoded `A`, or three
 characters of a value. So both readings are tried, and the characters that follow decide.
@@ -207,8 +207,8 @@ def _is_begun(text: str, at: int) -> bool:
 
 def _with_backslashes(text: str, start: int) -> int:
     """
-    Return the position of the first of the consecutive backslashes that end at `start`; `start` if there are none. JSON
-    within JSON writes several backslashes before a character.
+    Return the position at which the backslashes up to position `start` begin; `start` if there is no backslash before
+    it. JSON within JSON has several backslashes before a character.
     """
     while text[start] == "\\" and text[start - 1 : start] == "\\":
         start -= 1

@@ -431,7 +431,7 @@ def _take_places(draft: Draft) -> None:
     if HARDWARE in resources:
         name = shown(resources.pop(HARDWARE))
         advice = f"write any_of: [{{cloud: local, hardware: {name}}}, {{cloud: aws}}]"
-        draft.add(("resources", HARDWARE), "a machine of your own must be listed with a cloud in any_of", advice)
+        draft.add(("resources", HARDWARE), "your own machine can only be used together with a cloud, in any_of", advice)
     if not has_machine(resources.get(ANY_OF)):
         return
     try:

@@ -2,8 +2,8 @@
 Loads the optimizer states of a checkpoint, which may arrive after training has begun.
 
 These states make up at least half of a checkpoint, and nothing needs them before the first optimizer step. So the first
-forward and backward pass run while the states arrive. No code ever sees an optimizer without its state, because any
-read of the state waits until it has arrived.
+forward and backward pass run while the states arrive. Any code that reads an optimizer's state waits until the state
+has arrived.
 """
 
 from __future__ import annotations

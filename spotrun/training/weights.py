@@ -2,8 +2,8 @@
 Saves and restores a module's true weights: its parameters and persistent buffers, by name.
 
 A framework's checkpoint contains the result of `state_dict()`. This is not enough, because the script may override that
-method for its own purposes. The result may then be averages of the weights, only the adapters, or a pruned model. So a
-snapshot contains a second entry (`BESIDE`), with each weight that the result lacks.
+method: the result may be averaged weights, a pruned model, or only a model's adapters. So a snapshot has a second entry
+(`BESIDE`) with the weights that are missing from that result.
 """
 
 from __future__ import annotations

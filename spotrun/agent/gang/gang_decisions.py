@@ -1,4 +1,4 @@
-"""Makes the decisions of a gang's members. Pure: each decision is computed from facts that the caller passes."""
+"""Decides for the members of a gang. Pure: each decision is computed from facts that the caller passes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """
 Accepts connections from the processes of one trainer. Each trainer has a separate Unix socket in the instance's folder.
 
-The first process that connects leads the training, and keeps the connection. Every other process is refused, and is
-told why. Each trainer's socket has a different path. So a process that an earlier trainer has left running cannot
-connect by mistake: it knows only the path of the earlier socket, which no longer exists.
+Only the first process that connects is accepted, and it leads the training. Every other process is refused, and is told
+why. Each trainer's socket has a different path. So a process that an earlier trainer has left running cannot connect by
+mistake: it knows only the earlier path, which no longer exists.
 """
 
 from __future__ import annotations

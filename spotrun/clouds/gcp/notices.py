@@ -6,8 +6,8 @@ https://cloud.google.com/compute/docs/metadata/querying-metadata. The value `pre
 be preempted, but not when. How much time is left depends on the length of notice that the launch requested:
 https://cloud.google.com/compute/docs/instances/spot.
 
-No other value announces a preemption, not even a value about graceful shutdown (failures.md N14). If the answer is
-neither TRUE nor FALSE, Blind is raised.
+No other value announces a preemption. This includes the values about a graceful shutdown (failures.md N14). If
+`preempted` is neither TRUE nor FALSE, Blind is raised.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 Reads the operations that were performed on an instance, and who requested them.
 
-After an instance is gone, Google keeps only its operations. Their types:
+After an instance is gone, Google keeps only its operations. The types of operations are listed in
 https://cloud.google.com/compute/docs/instances/viewing-and-managing-operations and
 https://cloud.google.com/compute/docs/logging/activity-logs
 """

@@ -1,6 +1,6 @@
 """
 Launches a local instance and its supervisor. If several processes send the same launch request at the same time, only
-one of them launches an instance, and the others get the same instance.
+one of them launches an instance, and all of them get that instance.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Launcher:
 
     def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
         """
-        Return the first member of an earlier launch with the same token. That member may have ended, but at least one
-        member of the launch still runs.
+        Return the first member that an earlier call launched with the same token. It may have ended, but at least one
+        member of that launch still runs.
 
         Raises:
             LaunchTokenSpent: all members have ended, or the launch was given up.

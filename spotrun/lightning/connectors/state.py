@@ -1,4 +1,4 @@
-"""Saves and loads the state of a Trainer: Lightning's own checkpoint, and the metrics that this checkpoint lacks."""
+"""Saves and loads the state of a Trainer: Lightning's own checkpoint, and the metrics that it does not include."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
 
 def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
     """
-    Make this fit() restore the schedulers. Some objects in a scheduler's state, such as functions, are not saved; they
-    are taken from the new scheduler.
+    Make Lightning restore the schedulers in the current fit(). Objects that a checkpoint does not contain, such as
+    functions, are taken from the new schedulers.
     """
     connector = trainer._checkpoint_connector
     original = connector.restore_lr_schedulers

@@ -3,10 +3,10 @@ Restores a training's exact position in its data. The order of the data depends 
 position is a single number: the next batch.
 
 `exact_copy` copies a user's DataLoader. The copy can start an epoch at any batch, without reading the batches before
-it. This is possible because all random number generators are seeded again at two points. Before an epoch's order is
-drawn, they are seeded with the seed and the epoch. Before a sample or batch is read or collated, they are seeded with
-its position. So the data does not depend on the number of workers, the prefetching or the process, or on the random
-numbers that the training itself draws.
+it. This is possible because all random number generators are seeded again at two points: before an epoch's order is
+drawn, with the seed and the epoch; and before a sample or batch is read or collated, with its position. So neither the
+process, the number of workers and the prefetching, nor the random numbers that the training itself draws, have any
+influence on the data.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 Reads data that has no index: an IterableDataset, or any other iterable of batches.
 
-Before each sample is read, the random number generators are seeded with its position, so a repeated pass gives the same
-batches. A resume in the middle of a stream calls the stream's `load_state_dict`. If the stream has no such method, the
-samples before that position are read again and skipped.
+Before each sample is read, the random number generators are seeded with the sample's position. So reading the stream
+again gives the same batches. A resume in the middle of a stream calls the stream's `load_state_dict`. If the stream has
+no such method, the samples before that position are read again and skipped.
 """
 
 from __future__ import annotations
