@@ -270,8 +270,8 @@ def _billed_until(state: RunState, now: datetime) -> datetime:
 
 def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
     """
-    Split the spans at the times `cuts`, which are sorted. Return one list of spans for each stretch: up to the first
-    cut, between successive cuts, and after the last cut.
+    Split the spans at the times `cuts`, which are sorted. Return several lists: the spans before the first cut, the
+    spans between each two successive cuts, and the spans after the last cut.
     """
     windows: list[list[Span]] = [[]]
     for span in spans:

@@ -129,8 +129,8 @@ class Machines:
     """
     Computes the cost of the instances of one capacity type up to a given time.
 
-    Each instance's bill is rounded separately. The bills of ended instances are added up once, so each call only has to
-    compute the bills of the few instances that ran at the requested time.
+    Each instance's bill is rounded separately. To be fast, the bills of ended instances are added up only once; each
+    call computes only the bills of instances that ran at the given time.
     """
 
     def __init__(self, meters: Iterable[Meter | WaitingInterval]) -> None:
@@ -235,7 +235,7 @@ class Totals:
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the start of storage, the end of storage, and the bytes of everything that the store keeps. This includes each
+    Yield when storage begins, when it ends, and how many bytes are stored, for everything that the store keeps: each
     checkpoint (from its commit on), each setup cache (from the entry that reports it), and the files of the script.
     """
     for commit in state.commits:
@@ -250,9 +250,9 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
     """
-    Yield the time of each entry that reports a `setup`, and the number of objects that the instance sent to the store
-    or fetched from it. `how` selects which entries: with "run", those of instances that ran the command and sent its
-    result to the store; with "unpacked", those of instances that fetched a setup cache and unpacked it.
+    Yield when each `setup` was reported, and how many objects of the store it used. With `how` = "run", these are the
+    instances that ran the command, and the objects that they stored. With "unpacked", these are the instances that
+    unpacked a setup cache, and the objects that they fetched.
     """
     for one in state.setups():
         if one.setup.how == how:
@@ -261,8 +261,8 @@ def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
-    Return the hourly price of the job's `report.baseline`. Return None if the job names no baseline; the caller then
-    uses the on-demand price of the instance type that trained.
+    Return the hourly price of the job's `report.baseline`. Return None if the job names no baseline. Without a baseline
+    price, the caller uses the on-demand price of the instance type that trained.
 
     Also return None if the baseline is an instance type whose price is unknown, for example in a rehearsal, which looks
     up no prices. The summary's `assumptions` then name that type.

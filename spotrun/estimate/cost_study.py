@@ -322,8 +322,8 @@ def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
 
 def _ancestors(study: CostStudy, name: str) -> list[str]:
     """
-    Return the places on which the speed at `name` depends: the place that its `like` names, then the place that
-    this place's `like` names, and so on. Stop before a place is listed twice.
+    Return the places on which the speed at `name` depends: the place that its `like` names, then the place that this
+    place's `like` names, and so on. If these references form a cycle, each place is listed once.
     """
     met: list[str] = []
     while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:

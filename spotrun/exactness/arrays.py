@@ -83,8 +83,8 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
 
 def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
     """
-    Return the shape and the bytes of an array in C order. If the array is in Fortran order, return those of its
-    transpose: the same bytes, with the shape reversed.
+    Return the shape and the bytes of an array in C order. If the array is in Fortran order, return its transpose
+    instead, which in C order has the same bytes and the reversed shape.
     """
     return (tuple(reversed(shape)) if is_fortran else shape), content
 

@@ -29,8 +29,8 @@ class Heartbeats:
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
         """
-        Read and write heartbeats in `store`, at the intervals `pace`. If this process's own heartbeat has disappeared
-        from the store, call `erased` before writing the next one.
+        Use the heartbeats in `store`, which are read and written at the intervals in `pace`. If this process's own
+        heartbeat has disappeared from the store, call `erased` before writing the next one.
         """
         self._erased = erased
         self._store = store
@@ -47,9 +47,9 @@ class Heartbeats:
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        Return for each member how long its agent has sent no new heartbeat. Leave out members that have no heartbeat.
-        Do not count periods in which this runner's own heartbeats did not reach the store, because the agents'
-        heartbeats may not have reached it either.
+        Return, for each member with a heartbeat, how long its agent has been silent. Periods in which this runner's own
+        heartbeats did not reach the store are not counted, because the agents' heartbeats may not have reached it
+        either.
 
         If it is time for the next reading, read the heartbeats, and then write this runner's own heartbeat, which
         contains `message` and `blind`. The order matters after this machine has slept: if the runner wrote its own

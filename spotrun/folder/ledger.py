@@ -102,9 +102,10 @@ def read_entry(store: Store, number: int) -> bytes | None:
     """
     Return the bytes of entry `number`'s object; None if the object does not exist.
 
-    If the bytes do not match the checksum in them, either the object is damaged, or a faulty connection has corrupted
-    the bytes. A faulty connection corrupts each read differently, so the object is read again until two reads agree. At
-    most ENTRY_SIZE_MAX + 1 bytes are read, because any process may have stored a huge object under this name.
+    If the bytes do not match the checksum that they contain, either the object is damaged, or a faulty connection has
+    corrupted the bytes. A faulty connection corrupts each read differently, so the object is read again until two reads
+    give the same bytes. At most ENTRY_SIZE_MAX + 1 bytes are read, because any process may have stored a huge object
+    under this name.
     """
     data = None
     for _ in range(READS_MAX):

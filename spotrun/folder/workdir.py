@@ -26,8 +26,8 @@ def pack(folder: Path, runs: str = "") -> bytes:
     """
     Return the folder's plain files as a tar.gz that depends only on their names, modes and contents.
 
-    travelling.py decides which files do not travel. `runs` is the path of a store of runs; the files of that store
-    never travel.
+    travelling.py decides which files are left out. `runs` is the path of a store of runs; the files of that store are
+    always left out.
 
     Raises:
         SpecInvalid: the files are too large to be sent to every instance, or an ignore file cannot be read.

@@ -29,14 +29,16 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """
     One observation of the cloud, made between two reads of the ledger.
 
-    - `offerings`: the offerings that suit the run. - `ready`: the launches whose standby is ready and waits to take
-    over. - `silent`: for each member, the time on the store's clock since its agent's heartbeat last changed. -
-    `open_for`: the time for which the store has accepted all writes without interruption. - `heard`: for each agent
-    whose instance the cloud no longer lists, the time of its last heartbeat. - `step_seen`: the newest step of the
-    current attempt. - `steps_total`, `epochs_total`: the totals of the whole training, if its agents have reported
-    them. - `observations`: the market observations of other runs. - `no_room`: the reason why the run's store does not
-    accept a checkpoint now; "" if it accepts one. - `unread`: the reason why the offerings are unknown; "" if they are
-    known.
+    - `offerings`: the offerings that suit the run.
+    - `ready`: the launches whose standby is ready and waits to take over.
+    - `silent`: for each member, the time on the store's clock since its agent's heartbeat last changed.
+    - `open_for`: the time for which the store has accepted all writes without interruption.
+    - `heard`: for each agent whose instance the cloud no longer lists, the time of its last heartbeat.
+    - `step_seen`: the newest step of the current attempt.
+    - `steps_total`, `epochs_total`: the totals of the whole training, if its agents have reported them.
+    - `observations`: the market observations of other runs.
+    - `no_room`: the reason why the run's store does not accept a checkpoint now; "" if it accepts one.
+    - `unread`: the reason why the offerings are unknown; "" if they are known.
     """
 
     offerings: tuple[Offering, ...]

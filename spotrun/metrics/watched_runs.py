@@ -133,8 +133,8 @@ class WatchedRuns:
 
     def _all(self, act: Callable[[WatchedRun], None], watched: Sequence[WatchedRun], until_s: float) -> None:
         """
-        Call `act` with each run, in threads. A run for which an earlier call is still in progress is left out. Return
-        when all calls have ended, or at `until_s` in system time.
+        Call `act` with each run, in background threads. Skip a run if an earlier call for it is still in progress.
+        Return when all calls have ended, or at `until_s` in system time.
         """
         for each in watched:
             before = self._under_way.get(each.uri)

@@ -175,8 +175,8 @@ def _not_met(attempt: Attempt) -> set[MemberName]:
     """
     Return the members that the other members of the attempt could not reach.
 
-    The lead reports which members it did not reach. If it reached none of two or more members, the fault is probably in
-    the lead itself, so return only the lead.
+    The lead reports which members it did not reach. If there are two or more other members, and the lead reached none
+    of them, the fault is probably in the lead itself, so return only the lead.
     """
     missing = set() if attempt.end is None else set(attempt.end.missing)
     lead, *others = attempt.names

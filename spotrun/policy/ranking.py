@@ -73,8 +73,8 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings that the run requests first, if its job allows several kinds. These are all offerings in
-    the best tier that is not empty (see TRIED, PREFERRED, DEARER).
+    Return the spot offerings that the run requests first, if its job allows several kinds. Every offering is in one of
+    three tiers (see TRIED, PREFERRED, DEARER). The result contains the offerings of the best tier that has any.
 
     If this tier is DEARER, offerings that cost more than on-demand are left out.
     """
@@ -183,8 +183,8 @@ def on_demand_work(facts: Facts) -> dict[Offering, float]:
 
 def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
     """
-    Return a function that tests whether an offering is ranked last, whatever it costs: if its pool is in `trouble`, or
-    if a request was rejected or an instance failed in its zone.
+    Return a function that tests whether an offering has to come last, whatever it costs. This is so if its pool is in
+    `trouble`, or if a request was rejected or an instance failed in its zone.
     """
     at_fault = zones_at_fault(facts) | failing_zones(facts)
     return lambda found: found.pool in trouble or found.zone in at_fault
@@ -202,7 +202,7 @@ def _may_be_asked(facts: Facts, capacity_type: CapacityType) -> list[Offering]:
 def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
     """
     Return the cost per hour of progress, in USD. It includes the cost of one changeover, spread over the instance's
-    life. With `starts` = False, there is no changeover, because the instance already runs.
+    life. If `starts` is False, the instance already runs, so there is no changeover.
     """
     there = transfer(facts, offering.region)
     changeover_s, start_usd = (_changeover_s(facts), there.start_usd) if starts else (0.0, 0.0)
@@ -217,8 +217,8 @@ def _changeover_s(facts: Facts) -> float:
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     """
-    Return, for each spot pool, how many seconds an instance is expected to last from now on. Time after the end of the
-    work does not count.
+    Return, for each spot pool, how many seconds an instance is expected to last from now on, but at most until the end
+    of the work.
 
     A gang lasts until its first member is lost. So its hazard is `size` times that of a single instance.
     """

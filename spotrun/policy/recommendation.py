@@ -48,8 +48,7 @@ REASON = "standby: the cloud may take the instance"
 class Move(msgspec.Struct, frozen=True):
     """
     A move to `offering` before a possible loss. `followed` is the probability of the loss. `saves_usd` is the saving if
-    the loss follows, times the probability of the loss. `costs_usd` is the waste if no loss follows, times the
-    probability of that.
+    the loss follows, times `followed`. `costs_usd` is the waste if no loss follows, times (1 - `followed`).
     """
 
     offering: Offering
@@ -189,8 +188,8 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
 
 def _starts_s(state: RunState) -> list[float]:
     """
-    Return the times, in seconds, from the request for an instance to its first new step. The first time in the list is
-    assumed, and all others were measured.
+    Return the durations of starts in seconds: each is the time from the request for an instance to its first new step.
+    The first duration in the list is an assumption, and all others were measured.
 
     The time of a standby that was ready early includes its wait for the takeover. This does no harm: such a standby
     takes over by the end of the notice, and only the part of a start that is longer than the notice counts.

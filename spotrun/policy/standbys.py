@@ -103,8 +103,8 @@ def _why(launch: Launch) -> str:
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
     """
-    Return the time at which the next standby can be requested. This is the end of the pause. It is earlier if a standby
-    requested then would not be ready when the running instance's time-to-live expires.
+    Return the time at which the next standby can be requested. This is normally the end of the pause. It is earlier if
+    a standby requested at the end of the pause would not be ready before the running instance's time-to-live expires.
     """
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)

@@ -37,9 +37,9 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
     """
-    Describe a run that has no runner, as the rest of a sentence that begins with the run's name: which command starts a
-    runner, and what the run does after that (`coming`, such as "asks for spot again"). `run` is the reference that
-    users type for the run.
+    Describe a run that has no runner, in words that can follow the run's name in a sentence: which command starts a
+    runner, and what the run does after that. `coming` is what it does, such as "asks for spot again". `run` is the
+    reference that users type for the run.
     """
     if created.is_bench:
         return f"has no runner, and the bench that created it is over: `spotrun down {run}` ends it"

@@ -75,7 +75,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         SpecInvalid: the image does not exist, this user is not allowed to read it, or it was built for other processors
             than the instances have.
         NotInstalled: this machine has no container engine, and the job would train on this machine.
-        RegistryUnavailable: the job names the image by a tag, and the registry cannot be asked for the tag's digest; or
+        RegistryUnavailable: the job names the image by a tag, and the registry does not give the tag's digest; or
             the job trains on this machine, which does not have the image and cannot reach its registry.
     """
     image, here = spec.image, spec.cloud.here

@@ -107,8 +107,8 @@ def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     """
-    Return a session with the default credentials, and the project that has the secrets: `named` or, if that is None,
-    the project of the credentials.
+    Return a session with the default credentials, and the project in which the secrets are: `named` or, if that is
+    None, the project of the credentials.
 
     Raises:
         SecretUnreadable: `named` is None, and the credentials belong to no project.

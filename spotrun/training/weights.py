@@ -98,7 +98,7 @@ def put_back(module: nn.Module, weights: Weights) -> None:
     parts are not.
 
     Raises:
-        Misfit: `module` lacks a part, or has one that is new or different. The module's values are then unchanged, but
+        Misfit: the parts of `module` are not those of the snapshot. The module's values are then unchanged, but
             `prune_again` and `share_again` may have changed its structure.
     """
     prune_again(module, weights)
@@ -187,8 +187,9 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Add missing parts, such as a teacher or a model of averaged weights. Each is a copy of another part with the same
-    structure; without such a part, it stays missing. `put_back` later loads the part's weights.
+    Add the parts that are missing from `module`, such as a teacher or a model of averaged weights. Each one is copied
+    from another part with the same structure. If there is no such part, nothing is added. `put_back` later loads the
+    weights of the added parts.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")
@@ -197,9 +198,9 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Find modules from which missing ones can be copied. A module is missing if it is in `modules` but not in `now`. The
-    result maps each missing module's name to the name of a module in `now` with the same structure. A missing module is
-    left out if there is no such module, or if it is copied together with a module that contains it.
+    Find a module to copy for each missing module: one that is in `modules` but not in `now`. The result maps the name
+    of each missing module to the name of a module in `now` with the same structure. A missing module is left out if no
+    module has its structure, or if it is copied as a part of another missing module.
     """
     there, builds = _builds(now), _builds(modules)
     found: dict[str, str] = {}

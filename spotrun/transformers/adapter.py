@@ -228,7 +228,7 @@ class TransformersFramework(TrainerLoop):
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call the script's callbacks' `on_epoch_begin` once for each of the `epochs` epochs that began before the
+        Call `on_epoch_begin` of the script's callbacks `epochs` times: once for each epoch that began before the
         snapshot. `training` is ignored, because the Trainer calls `on_train_begin` even if no step is left to train.
         """
         trainer = self._trainer

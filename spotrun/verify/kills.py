@@ -24,9 +24,9 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The kills that the user requests.
 
-    The training is killed after the steps in `at`. If `at` is empty, it is killed after `kills` random steps, drawn
-    with `seed`, one of which is replaced by a step soon after the best value of a metric. `within` is the maximum
-    duration of each training, in system time.
+    The training is killed after each step in `at`. If `at` is empty, it is killed `kills` times: after random steps,
+    drawn with `seed`, and once soon after the best value of a metric. `within` is the maximum duration of each
+    training, in system time.
     """
 
     kills: int

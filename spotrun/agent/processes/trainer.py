@@ -68,7 +68,7 @@ class Newest(NamedTuple):
     """
     A commit, and the arena from which it was made: the memory behind the descriptor `fd`, from byte `start` on. The
     trainer may already have begun to overwrite the arena. So a reader has to compare digests before it uses the memory.
-    `digest` is the digest of the commit's whole image, if only the changed parts of the image were sent.
+    If only the changed parts of the commit's image were sent, `digest` is the digest of the whole image.
     """
 
     commit: int
@@ -185,9 +185,9 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Restart the trainer's process if it was given parts of an image other than `image` while that image was fetched.
-        That image turned out to be damaged, and the trainer may have loaded weights from it. No step is lost, because
-        no trainer makes a step before its image is complete.
+        Restart the trainer's process if it has received parts of a checkpoint image other than `image`. The other image
+        turned out to be damaged while it was fetched, and the trainer may have loaded weights from it. No step is lost,
+        because no trainer makes a step before its image is complete.
         """
         if self._coming is None or self._coming.image is image:
             return
@@ -243,8 +243,8 @@ class Trainer:
 
     def begin_fit(self, start: Start) -> None:
         """
-        Begin another fit() in the same process. If this fit() starts from a checkpoint's image, reset `final`: the
-        final commit is not known yet, because this fit() may make further steps.
+        Begin another fit() in the same process. If it starts from a checkpoint's image, reset `final`: it may make
+        further steps, so it has no final commit yet.
         """
         self._drop_image()
         self._start, self._image = start, start.image
@@ -460,8 +460,8 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Kill the command, because a second one of its processes wants to train. What follows depends on the process that
-        began to train first:
+        Kill the command, because a second process of it wants to train. What follows depends on the first process that
+        trained:
 
         - If it died in the middle of its training, the command is started again, and resumes from a checkpoint.
         - If it still trains, or has completed its training, record that the trainer has refused to train: spotrun

@@ -33,8 +33,8 @@ ONE_TRAINING = f"put each training into a separate job, or call fit() several ti
 
 class Entrance:
     """
-    The socket of one trainer. The variable `SPOTRUN_AGENT` in the trainer's environment contains `address`. `leader` is
-    the process that leads the training.
+    The socket of one trainer. The trainer finds it through `address`, which the environment variable `SPOTRUN_AGENT`
+    contains. `leader` is the process that leads the training.
 
     Raises:
         OSError: no socket can be made in the folder.

@@ -41,9 +41,9 @@ the end of the instance.
 
 class Operation(NamedTuple):
     """
-    One operation. `of` is its instance's number, which Google never reuses; `target` and `zone` are the instance's name
-    and zone. `off_since` is the time at which the machine was switched off, if spotrun deleted the instance for that
-    reason.
+    One operation on an instance. `of` is the number of the instance, which Google never reuses; `target` and `zone` are
+    the instance's name and zone. `off_since` is the time at which the machine was switched off, if spotrun deleted the
+    instance for that reason.
     """
 
     kind: str

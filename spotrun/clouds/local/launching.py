@@ -148,8 +148,8 @@ class Launcher:
 
     def _accept(self, request: LaunchRequest, folder: RecordFolder) -> Record:
         """
-        Check that there is capacity, then write the instance's record. If the capacity is limited, only one process at
-        a time does this; otherwise two processes could both take the last free place.
+        Check that there is capacity, then write the instance's record. If capacity is limited, a lock lets only one
+        process at a time do this, so two processes cannot both take the last free place.
         """
         endless = self._config.capacity is None and request.offering.capacity_type is not CapacityType.OWN
         with nullcontext() if endless else self._places.deciding(START_WITHIN_S):

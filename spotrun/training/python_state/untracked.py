@@ -51,8 +51,8 @@ class UntrackedObjects:
 
     def changed(self, *, probe: bool = True) -> Iterator[UntrackedChange]:
         """
-        Yield the path and class of each object that has changed. An object is reported only once. If `probe` is
-        False and the comparison would be slow because there are many facts, compare nothing.
+        Yield the path and class of each object that has changed. Each object is reported only once. If there are many
+        facts, so that comparing them would be slow, compare nothing unless `probe` is True.
         """
         if not probe and self._many > FEW:
             return
