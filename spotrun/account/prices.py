@@ -79,7 +79,7 @@ def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
 
     There is no charge while the cloud bills nothing for the machine, while the machine is switched off and only its
     disk is billed, or while its price is unknown. If the cloud billed an instance before the ledger recorded the
-    instance's first price, that price applies from the start of billing, as in the bill that spotrun computes.
+    instance's first price, that price applies from the start of billing.
     """
     meters = zip(launch.members, launch.meters(rule), strict=True)
     return [charge for member, meter in meters for charge in _charges(member, meter, end)]

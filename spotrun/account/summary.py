@@ -87,7 +87,7 @@ class Account(Bill):
 @dataclass(frozen=True)
 class RunSummary:
     """
-    The cost of a run. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the name of its folder.
+    The cost of a run. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the name of the run's folder.
 
     `setups` says for each attempt how the job's `setup` was done on its instance; attempts without `setup` are left
     out. `ordinals` maps the number of each attempt to the number that users see (`RunState.ordinals`). `plain` is True

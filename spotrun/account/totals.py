@@ -41,8 +41,8 @@ class Bill:
     - `paid`: the sum of the billed times of all instances
     - `own_usd`: the cost of wear and power on the user's own machine
     - `own_paid`: the time for which the user's own machine was used
-    - `waiting_usd`: the cost of a gang's members while they waited for other members, that is, were ready to train but
-      in no attempt. It is a part of the instances' cost.
+    - `waiting_usd`: the cost of a gang's members while they were ready to train, but had to wait for other members
+      before their attempt began. It is a part of the instances' cost.
     """
 
     spot_usd: Decimal

@@ -30,8 +30,7 @@ def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | 
     row, (None, column) for a column, and (None, None) for the whole array.
 
     An array with more than SPLIT_MAX rows is not split into rows, and one with more than SPLIT_MAX columns is not split
-    into columns. An array that is not split has one part, the whole array, with the
-    name VALUES. In an array with more than two
+    into columns. An array that is not split at all has one part, named VALUES. In an array with more than two
     dimensions, the rows are the items of the first dimension, and the columns those of the last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []

@@ -36,7 +36,8 @@ def pack(folder: Path, runs: str = "") -> bytes:
     size = sum(path.stat().st_size for path in files)
     if size > SIZE_MAX_BYTES:
         raise SpecInvalid(
-            f"workdir {folder} holds {size / 1e6:,.0f} MB; at most {SIZE_MAX_BYTES / 1e6:,.0f} MB travel with a run",
+            f"workdir {folder} holds {size / 1e6:,.0f} MB; "
+            f"at most {SIZE_MAX_BYTES / 1e6:,.0f} MB can be uploaded with a run",
             hint="set workdir to the script's folder, list what the run does not need in .spotrunignore, and "
             "read the data from a bucket or another folder",
         )

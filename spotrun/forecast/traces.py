@@ -73,8 +73,8 @@ def read_windows(path: Path) -> Windows:
 
 def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read the record of one zone as one window at a constant price. `published_as` (skypilot or adrs) says which number
-    means "available".
+    Read the record of one zone as one window at a constant price. `published_as` is the record's format (skypilot or
+    adrs), which decides what number means "available".
 
     Raises:
         ValueError: a value is not a number of instances, or is above 1 in a format that has only 0 and 1.

@@ -226,8 +226,8 @@ def _like(wanted: str, known: list[str]) -> list[str]:
 
 def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable:
     """
-    Return the reason why no suitable offering can be used: either spot_policy excludes the capacity types of all
-    suitable offerings, or the offerings that spot_policy allows cost more than max_price.
+    Return the reason why no suitable offering can be used: spot_policy allows none of them, or all those that it allows
+    cost more than max_price.
     """
     wanted = [found for found in offered if _of_kind(found, resources)]
     said = "" if resources.spot_policy == "auto" else f"{resources.spot_policy} "

@@ -2,8 +2,8 @@
 Determines which members a gang has, and requests the missing ones.
 
 If a gang has lost a member, the run requests a replacement in the pool of the remaining members. The remaining members
-wait for the replacement, and are billed while they wait. So if the replacement takes longer than a start is expected to
-take, the run releases the remaining members and requests a whole new gang, in any pool.
+wait for the replacement, and are billed while they wait. So if the replacement takes longer than a start normally
+takes, the run releases the remaining members and requests a whole new gang, in any pool.
 """
 
 from __future__ import annotations

@@ -130,9 +130,9 @@ def _elsewhere(facts: Facts) -> Offering | None:
 
 def _affordable(facts: Facts, found: Offering) -> bool:
     """
-    Return True if the budget allows the move. The money left has to pay for the new instance until the remaining work
-    is done, or for as long as the old instance could still live, whichever is shorter. If the amount of remaining work
-    is unknown, it has to pay for half of the time that the old instance could still live.
+    Return True if the budget allows the move. The rest of the budget has to pay for the new instance until the
+    remaining work is done, or for the rest of the old instance's time-to-live, whichever is shorter. If the amount of
+    remaining work is unknown, half of that time-to-live is enough.
     """
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None

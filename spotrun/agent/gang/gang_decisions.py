@@ -200,8 +200,8 @@ def are_settled(
     three conditions is enough:
 
     - all other trainers have ended
-    - the lead's trainer ended ENDS_WITHIN_S ago, and all other members have reported since. A trainer that still runs
-      is probably waiting in a collective call, and so has no error to report.
+    - the lead's trainer ended ENDS_WITHIN_S ago, and every other member has sent a status since. A trainer that still
+      runs is probably waiting in a collective call, and so has no error to report.
     - a member is silent
 
     `lost` is True if every trainer that has ended reported a lost connection to another trainer. Then either the report

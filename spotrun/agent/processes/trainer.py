@@ -101,10 +101,10 @@ class Trainer:
     """
     The state of one trainer, and its messages. This class makes no decisions.
 
-    - `asked`: the reason for a snapshot that was requested and not yet taken
-    - `final`: the number of the final commit of the newest fit(); None until that commit exists, and again once another
-      fit() has made a step
-    - `fit_wanted`: the number of a fit() that the script has called, and that waits to hear where it starts
+    - `asked`: the reason for which a snapshot was requested that has not been taken yet
+    - `final`: the number of the newest fit()'s final commit; None until that commit exists, and None again from the
+      first step of another fit()
+    - `fit_wanted`: the number of a fit() that the script has called, and that waits until the agent says where to start
     - `stalled_s`: the seconds of run time for which the trainer has paused for snapshots so far
     - `terminated`: the command has received SIGTERM
     - `trained_again`: the command's first training process died, and the command then began another training
@@ -172,9 +172,9 @@ class Trainer:
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Tell the trainer where its training starts, as soon as the trainer has said hello (connected to the agent). Send
-        no image if the trainer already got it part by part during the download. The `later` starts are for the script's
-        next fit() calls.
+        Tell the trainer where its training starts, as soon as the trainer has said hello (connected to the agent). If
+        the trainer already received the image part by part during the download, the image is not sent again. The
+        `later` starts are for the script's next fit() calls.
 
         The agent keeps the image open until the trainer makes steps. Closing the image frees much memory, which takes a
         while, and would delay the first step.

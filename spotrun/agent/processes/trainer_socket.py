@@ -104,8 +104,8 @@ class Entrance:
         """
         Refuse a process that connected after the leader. If the leader still runs, tell the process why.
 
-        If the leader has ended, give the process no answer: it waits, and is killed together with the command. With an
-        answer, it would print an error, and the leader's error would no longer be the last one in the log.
+        If the leader has ended, give the process no answer: it waits, and is killed together with the command. If it
+        got an answer, it would print an error, and the leader's error would no longer be the last one in the log.
         """
         alone = not _lives(leader)
         self._inbox.put(CameTooLate(self._incarnation, pid, leader.pid, alone))

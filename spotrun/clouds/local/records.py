@@ -52,10 +52,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
     Everything that the cloud knows about one instance, with all values that the instance's supervisor needs.
 
-    `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian` are
-    None until these processes have started; if `supervisor` stays None, the launcher died before it started the
-    supervisor. `count` is the number of members in the launch, None for a single instance. `accepted_s` is the time on
-    the system clock at which the record was first written.
+    `script_seen` counts the steps of the market's script that had happened before the launch. `supervisor` and
+    `guardian` are None until these processes have started; if `supervisor` stays None, the launcher died before it
+    started the supervisor. `count` is the number of members in the launch, None for a single instance. `accepted_s` is
+    the time on the system clock at which the record was first written.
     """
 
     instance: Instance
