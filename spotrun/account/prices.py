@@ -20,7 +20,7 @@ WIDTH = 24
 def hourly_prices(state: RunState, now: datetime, width: int = WIDTH) -> list[Decimal | None]:
     """
     Return the hourly price of the newest instance at `width` evenly spaced times, from the run's creation to its end
-    (or to now). The price is None at a time when no instance was rented.
+    or, if it has not ended, to `now`. The price is None at a time when no instance was rented.
     """
     launches = list(state.launches.values())
     whole = account_end(state, now) - state.created_at

@@ -250,9 +250,9 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
     """
-    Yield when each `setup` was reported, and how many objects of the store it used. With `how` = "run", these are the
-    instances that ran the command, and the objects that they stored. With "unpacked", these are the instances that
-    unpacked a setup cache, and the objects that they fetched.
+    Yield, for each reported `setup`, the time of the entry and a number of objects in the store. If `how` is "run",
+    only instances that ran the command count, and the objects are those that they stored. If it is "unpacked", only
+    instances that unpacked a setup cache count, and the objects are those that they fetched.
     """
     for one in state.setups():
         if one.setup.how == how:

@@ -1,6 +1,6 @@
 """
-Draws a random spot market for each simulated lifetime of a run. The market is generated, a random part of a record, or
-the local cloud's.
+Draws a random spot market for each simulated lifetime of a run. Its source is the generator, a record, or the local
+cloud.
 """
 
 from __future__ import annotations

@@ -165,7 +165,8 @@ def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_pe
 
 def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read a record in any of the formats that the module's docstring lists. The file's suffix decides which it is.
+    Read a record in any of the formats that the module's docstring lists. The suffix of the file's name decides which
+    format it is.
 
     Raises:
         SpotrunError: the file cannot be read, or is not such a record.

@@ -8,7 +8,7 @@ Defines `Loop`, which makes a script's own training loop exactly resumable.
             …
 
 If the script is started without an agent, it trains with the same data order and the same random numbers as under an
-agent. But `Loop` saves nothing then, unless `Loop(local="folder/")` names a folder.
+agent. But then `Loop` saves nothing, unless `Loop(local="folder/")` names a folder.
 """
 
 from __future__ import annotations

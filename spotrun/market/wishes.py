@@ -47,8 +47,8 @@ class Requirement(NamedTuple):
 
 def named(key: tuple[str | int, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Requirement:
     """
-    Return a requirement: the value that `has` returns for an offering must be one of the names in `wanted`. Case is
-    ignored.
+    Return a requirement: the value that `has` returns for an offering must be one of the names in `wanted`. The
+    comparison ignores case.
     """
     names = {each.casefold() for each in wanted}
     word = next(str(part) for part in reversed(key) if isinstance(part, str))

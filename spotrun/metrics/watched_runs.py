@@ -1,7 +1,7 @@
 """
 Reads the runs of a store repeatedly. After the first reading, only new entries are read. Nothing is written.
 
-Background threads read the runs, because each reading has a time limit. A thread that has not finished by then
+Background threads read the runs, because each reading has a time limit. A thread that does not finish in time
 continues, and the next reading uses its result.
 """
 

@@ -248,8 +248,8 @@ def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
 
 def _useful(facts: Facts, offering: Offering) -> timedelta | None:
     """
-    Return the minimum useful time-to-live of an on-demand instance that the run will leave as soon as spot is
-    available. Return None for any other instance, which has to do all the remaining work.
+    Return the shortest time-to-live with which an on-demand instance is useful, if the run will leave it as soon as
+    spot is available. Return None for any other instance, which has to do all the remaining work.
     """
     passing = offering.capacity_type is CapacityType.ON_DEMAND and facts.spec.resources.spot_policy == "auto"
     return 3 * TIME_TO_LIVE_MIN if passing else None

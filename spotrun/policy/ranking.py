@@ -12,8 +12,8 @@ what this run and other runs have observed of the instance's pool.
 an hour of progress is the work that the first kind does in an hour. So offerings are then ranked by their cost per
 sample.
 
-A pool that has just refused this run is left out. Some pools come last, whatever they cost. These are the pools for
-which one of these events is recent:
+A pool that has just refused this run is left out. A pool comes last, whatever it costs, for some time after one of
+these events:
 
 - an instance of the pool was lost or got a recommendation, or the pool refused a request of any run
 - a request was rejected in the pool's zone, or an instance in this zone ended before it trained

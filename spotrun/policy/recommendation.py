@@ -2,10 +2,10 @@
 Decides whether to replace an instance when its cloud warns that it might take the instance (EC2's rebalance
 recommendation).
 
-If the instance is lost later, having moved right after the recommendation saves training time. If the loss comes
-without a notice, the move saves a whole changeover and the rework. If the loss comes with a notice, the changeover
-begins at the notice, so the move saves only the time by which a changeover is longer than the notice. If the instance
-is not lost, the cost of the move is wasted. So the move pays if
+If the instance is lost later, a move right after the recommendation has saved training time. If the loss comes without
+a notice, the move saves a whole changeover and the rework. If the loss comes with a notice, the changeover begins at
+the notice, so the move saves only the time by which a changeover is longer than the notice. If the instance is not
+lost, the cost of the move is wasted. So the move pays if
 
     q * saved * price of time  >  (1 - q) * (changeover * new price + handover * price of time
                                              + price increase + traffic between regions at the start)

@@ -38,7 +38,7 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
     """
     Describe a run that has no runner, in words that can follow the run's name in a sentence: which command starts a
-    runner, and what the run does after that. `coming` is what it does, such as "asks for spot again". `run` is the
+    runner, and what the run does after that. `coming` says the latter, for example "asks for spot again". `run` is the
     reference that users type for the run.
     """
     if created.is_bench:

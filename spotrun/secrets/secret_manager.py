@@ -166,7 +166,7 @@ def _refused(project: str, name: str, status: int, told: Answer) -> SecretUnread
 
 def _text(project: str, name: str, told: Answer) -> str:
     """
-    Return the value in an answer, decoded to text.
+    Return the secret's value from Secret Manager's answer, decoded to text.
 
     Raises:
         StoreUnavailable: the answer was damaged in transit.

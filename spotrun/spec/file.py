@@ -174,8 +174,8 @@ def resolve(
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """
-    If the `with` block raises an error about a key of the job, add to the error the source of the key's value: the line
-    in the file at `path`, or the flag.
+    Extend an error that the `with` block raises about a key of the job: add the source of the key's value, which is the
+    line in the file at `path`, or the flag.
     """
     try:
         yield

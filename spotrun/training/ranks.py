@@ -137,7 +137,7 @@ class Ranks:
         ranks.
 
         Raises:
-            Unsavable: on rank 0 only; a rank's state contains a value that checkpoints cannot contain.
+            Unsavable: a rank's state contains a value that checkpoints cannot contain. Only rank 0 raises this.
         """
         if self._group is None:
             return [own]

@@ -198,9 +198,9 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Find a module to copy for each missing module: one that is in `modules` but not in `now`. The result maps the name
-    of each missing module to the name of a module in `now` with the same structure. A missing module is left out if no
-    module has its structure, or if it is copied as a part of another missing module.
+    Find a module to copy for each missing module. A module is missing if it is in `modules` but not in `now`. The
+    result maps the name of each missing module to the name of a module in `now` with the same structure. A missing
+    module is left out if no module has its structure, or if it is copied as a part of another missing module.
     """
     there, builds = _builds(now), _builds(modules)
     found: dict[str, str] = {}

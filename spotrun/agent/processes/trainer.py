@@ -275,7 +275,7 @@ class Trainer:
         """Return the arena that contains the snapshot; None if that arena does not belong to the trainer."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
-            self._context.note(f"ignored a snapshot in arena {taken.arena}, which does not belong to the trainer")
+            self._context.note(f"ignored a snapshot: the trainer has no arena {taken.arena} of this size")
             return None
         self._wants_room = False
         return arena

@@ -1,9 +1,9 @@
 """
 Accepts connections from the processes of one trainer. Each trainer has a separate Unix socket in the instance's folder.
 
-Only the first process that connects is accepted, and it leads the training. Every other process is refused, and is told
-why. Each trainer's socket has a different path. So a process that an earlier trainer has left running cannot connect by
-mistake: it knows only the earlier path, which no longer exists.
+Only the first process that connects is accepted, and it leads the training. Every other process is refused, and
+receives the reason. Each trainer's socket has a different path. So a process that an earlier trainer has left running
+cannot connect by mistake: it knows only the earlier path, which no longer exists.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Entrance:
     def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
         """
         Accept connections in a separate thread until `close` is called. `leads` is called with the connection of the
-        first process, which leads the training. This call must not block.
+        first process, which leads the training. `leads` must not block.
         """
         threading.Thread(target=self._work, args=(trainer, leads), name="entrance", daemon=True).start()
 

@@ -87,8 +87,8 @@ def _told(row: Mapping[str, Any]) -> str:
 
 def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
     """
-    Return the operations on the newest instance. All `operations` are on instances of one name. Another program may
-    have reused the name of a deleted instance, so they may concern more than one instance.
+    Return the operations on the newest instance. All `operations` are on instances with the same name. There can be
+    several such instances, because another program may have reused the name of a deleted one.
     """
     numbers = [each.of for each in operations if each.of]
     return [each for each in operations if not each.of or each.of == numbers[-1]] if numbers else [*operations]

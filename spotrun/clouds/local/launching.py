@@ -213,7 +213,7 @@ class Launcher:
     def _has_room(self, request: LaunchRequest) -> bool:
         """
         Return True if the pool has room for all requested instances, in addition to those that the run already has
-        there. A machine that the user owns has room for one instance, of any run.
+        there. A machine that the user owns has room for only one instance, whichever run it belongs to.
         """
         capacity, pool = self._config.capacity, request.offering.pool
         if pool.capacity_type is CapacityType.OWN:

@@ -1,1 +1,1 @@
-"""Makes reading data exactly reproducible: the order of the data, and all random numbers that are drawn on the way."""
+"""Makes reading data exactly reproducible: its order, and all random numbers that are drawn while it is read."""

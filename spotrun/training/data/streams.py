@@ -30,8 +30,8 @@ def has_state(value: object) -> bool:
 
 def is_read_once(loader: object) -> bool:
     """
-    Return True if `loader` can be read only once. This is an iterator, such as a generator, without a state that could
-    be restored: another pass over it continues where the last one stopped.
+    Return True if `loader` can be read only once: it is an iterator, such as a generator, and has no state that could
+    be restored. Another pass over it continues where the last one stopped.
     """
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
     return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)
