@@ -102,7 +102,10 @@ class SpotrunError(Exception):
 
 
 def found(problem: str, fix: str | None, *, file: str | None = None, key: str | None = None) -> dict[str, object]:
-    """Return one problem as `--json` shows it. `key` is a key of the file or a flag; lines and columns count from 1."""
+    """
+    Return a problem in the form in which `--json` shows it. `key` is a key of the file or a flag; lines and columns
+    count from 1.
+    """
     return {"file": file, "line": None, "column": None, "key": key, "problem": problem, "fix": fix}
 
 
@@ -284,8 +287,8 @@ def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled)
 def command_for(extra: str) -> str:
     """
     Return the command that adds an extra to this installation of spotrun. spotrun is not on a package index, so
-    installing `spotrun[EXTRA]` by name would not work. The command installs spotrun again from the folder or URL from
-    which it was installed before. If neither is known, the command installs only the packages of the extra.
+    installing `spotrun[EXTRA]` by name would not work. So the command installs spotrun again from the same folder or
+    URL. If neither is known, the command installs only the packages of the extra.
     """
     import shlex
     import sys

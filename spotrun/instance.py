@@ -1,4 +1,4 @@
-"""Describes a request for an instance, and the instance as its cloud describes it."""
+"""Types for a request for an instance, and for the cloud's description of an instance."""
 
 from __future__ import annotations
 

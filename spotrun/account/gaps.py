@@ -12,9 +12,9 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """
     A part of a training's state that changes but is in no checkpoint.
 
-    `place` names this part as the script does, and `what` is its kind. `step` is the step at which the agent noticed
-    that the part had changed. `resumes` counts how often training has resumed since then. The change was lost at each
-    of these resumes.
+    `place` is the path to this part in the script, and `what` is its kind. `step` is the step at which the agent
+    noticed that the part had changed. `resumes` counts how often training has resumed since then. The change was lost
+    at each of these resumes.
     """
 
     place: str

@@ -64,8 +64,8 @@ def _interruption(
     redone: Mapping[datetime, int],
 ) -> Interruption:
     """
-    Compute one interruption. `next_trainer` is the first trainer of all later attempts, and `next_started` is the first
-    of those trainers that made a step. They differ if `next_trainer` ended before its first step.
+    Compute one interruption. `next_trainer` is the first trainer after the interrupted attempt. `next_started` is the
+    first later trainer that made a step. They differ if `next_trainer` ended before its first step.
     """
     end = attempt.end
     assert end is not None
@@ -85,8 +85,8 @@ def _interruption(
 
 def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
     """
-    Return the members that the gang lost to the cloud. A member counts as lost if the next attempt (`following`) does
-    not include it, and if it was missing when this attempt ended, had a notice, or was ended by the cloud.
+    Return the members that the gang lost to the cloud. These are the members that were missing when this attempt ended,
+    had a notice, or were ended by the cloud. Members of the next attempt (`following`) are left out.
     """
     assert attempt.end is not None
     lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}
@@ -108,8 +108,8 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
     """
-    Return how old, at the time `at`, the commit was from which training resumed. `trainer` is the first trainer of a
-    later attempt. If it is None, use the newest commit, from which training will resume.
+    Return the age, at the time `at`, of the commit from which training resumed. `trainer` is the first trainer of a
+    later attempt. If it is None, training has not resumed yet: use the newest commit, from which it will resume.
     """
     if trainer is None:
         commit = state.latest_commit()

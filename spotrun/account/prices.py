@@ -20,7 +20,7 @@ WIDTH = 24
 def hourly_prices(state: RunState, now: datetime, width: int = WIDTH) -> list[Decimal | None]:
     """
     Return the hourly price of the newest instance at `width` evenly spaced times, from the run's creation to its end
-    (or to now). The price is None at a time when no instance was rented.
+    or, if it has not ended, to `now`. The price is None at a time when no instance was rented.
     """
     launches = list(state.launches.values())
     whole = account_end(state, now) - state.created_at
@@ -79,7 +79,7 @@ def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
 
     There is no charge while the cloud bills nothing for the machine, while the machine is switched off and only its
     disk is billed, or while its price is unknown. If the cloud billed an instance before the ledger recorded the
-    instance's first price, that price applies from the start of billing, as in the bill that spotrun computes.
+    instance's first price, that price applies from the start of billing.
     """
     meters = zip(launch.members, launch.meters(rule), strict=True)
     return [charge for member, meter in meters for charge in _charges(member, meter, end)]

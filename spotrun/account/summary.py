@@ -3,9 +3,9 @@ The cost of a run, in dollars and in time, per completed epoch (protocol 24 and 
 
     epochs + rest = total                  both the dollars (Decimal) and the times (timedelta) add up exactly
 
-An epoch's account begins when the previous epoch's account ends. It ends when the epoch's last step is trained. If the
-last steps were lost, it ends when they have been repeated. All cost that accrues in this time is the epoch's cost, even
-if two instances ran side by side.
+The cost of an epoch is all cost that accrues from the end of the previous epoch to the moment when the epoch's last
+step is trained. If the last steps are lost, this moment comes when they have been repeated. If two instances run side
+by side, the cost of both counts.
 
 The rest is the cost that belongs to no completed epoch, because it accrued after the last one. Until the run is
 completed, reports call it *unfinished*. Afterwards they call it *end of run*: it covers the last checkpoint, and the
@@ -87,7 +87,7 @@ class Account(Bill):
 @dataclass(frozen=True)
 class RunSummary:
     """
-    The cost of a run. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the name of its folder.
+    The cost of a run. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the name of the run's folder.
 
     `setups` says for each attempt how the job's `setup` was done on its instance; attempts without `setup` are left
     out. `ordinals` maps the number of each attempt to the number that users see (`RunState.ordinals`). `plain` is True
@@ -167,8 +167,8 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
 
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
     """
-    Return the bills at `points` times (2 or more), evenly spaced from the run's creation to the time up to which costs
-    can accrue (`_billed_until`).
+    Return the bills at `points` times (2 or more), evenly spaced from the run's creation to the end of its costs
+    (`_billed_until`).
 
     The last bill covers all entries of the ledger, even those written after the run's end, because the request that
     writes an entry is billed too.
@@ -270,8 +270,8 @@ def _billed_until(state: RunState, now: datetime) -> datetime:
 
 def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
     """
-    Split the spans at the times `cuts`, which are sorted. Return one list of spans for each stretch: up to the first
-    cut, between successive cuts, and after the last cut.
+    Split the spans at the times `cuts`, which are sorted. Return several lists: the spans before the first cut, the
+    spans between each two successive cuts, and the spans after the last cut.
     """
     windows: list[list[Span]] = [[]]
     for span in spans:

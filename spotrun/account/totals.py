@@ -1,8 +1,8 @@
 """
 Computes running totals of a run's costs, and of counts such as the number of requests.
 
-At each boundary between two epochs, each sum is rounded to nano-dollars. An epoch's cost is the difference between the
-sums at its two boundaries, so the epochs' costs add up exactly to the total.
+The total at the end of each epoch is rounded to nano-dollars. An epoch's cost is the difference between the totals at
+its end and at its beginning, so the epochs' costs add up exactly to the total.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Bill:
     - `paid`: the sum of the billed times of all instances
     - `own_usd`: the cost of wear and power on the user's own machine
     - `own_paid`: the time for which the user's own machine was used
-    - `waiting_usd`: the cost of a gang's members while they waited for other members, that is, were ready to train but
-      in no attempt. It is a part of the instances' cost.
+    - `waiting_usd`: the cost of a gang's members while they were ready to train, but had to wait for other members
+      before their attempt began. It is a part of the instances' cost.
     """
 
     spot_usd: Decimal
@@ -129,8 +129,8 @@ class Machines:
     """
     Computes the cost of the instances of one capacity type up to a given time.
 
-    Each instance's bill is rounded separately. The bills of ended instances are added up once, so each call only has to
-    compute the bills of the few instances that ran at the requested time.
+    Each instance's bill is rounded separately. To be fast, the bills of ended instances are added up only once; each
+    call computes only the bills of instances that ran at the given time.
     """
 
     def __init__(self, meters: Iterable[Meter | WaitingInterval]) -> None:
@@ -235,7 +235,7 @@ class Totals:
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the start of storage, the end of storage, and the bytes of everything that the store keeps. This includes each
+    Yield when storage begins, when it ends, and how many bytes are stored, for everything that the store keeps: each
     checkpoint (from its commit on), each setup cache (from the entry that reports it), and the files of the script.
     """
     for commit in state.commits:
@@ -250,9 +250,9 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
     """
-    Yield the time of each entry that reports a `setup`, and the number of objects that the instance sent to the store
-    or fetched from it. `how` selects which entries: with "run", those of instances that ran the command and sent its
-    result to the store; with "unpacked", those of instances that fetched a setup cache and unpacked it.
+    Yield, for each reported `setup`, the time of the entry and a number of objects in the store. If `how` is "run",
+    only instances that ran the command count, and the objects are those that they stored. If it is "unpacked", only
+    instances that unpacked a setup cache count, and the objects are those that they fetched.
     """
     for one in state.setups():
         if one.setup.how == how:
@@ -261,8 +261,8 @@ def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
-    Return the hourly price of the job's `report.baseline`. Return None if the job names no baseline; the caller then
-    uses the on-demand price of the instance type that trained.
+    Return the hourly price of the job's `report.baseline`. Return None if the job names no baseline. Without a baseline
+    price, the caller uses the on-demand price of the instance type that trained.
 
     Also return None if the baseline is an instance type whose price is unknown, for example in a rehearsal, which looks
     up no prices. The summary's `assumptions` then name that type.
@@ -287,8 +287,8 @@ def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the spans for which an on-demand run would have to pay too: all productive spans, and the spans of the run's
-    first start. Yield the start and the end of each, and the total hourly price of its on-demand machines.
+    Yield the times that a run on demand would have had to pay for too: all productive time, and the run's first start.
+    Each item is a start, an end, and the total hourly price of the machines on demand.
     """
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)

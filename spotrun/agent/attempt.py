@@ -128,8 +128,8 @@ class AttemptRun:
 
     def take_newest(self) -> Newest | None:
         """
-        Return the newest checkpoint that is in memory. The caller then owns it, and has to release it. If no trainer of
-        this attempt has started, this is the checkpoint that was passed to the attempt (`held`).
+        Return the newest checkpoint that is in memory: a trainer's or, if no trainer of this attempt has started,
+        `held`. The caller then owns the checkpoint, and has to release it.
         """
         held, self._held = self._held, None
         return self._trainers.take_newest() if held is None else held

@@ -225,8 +225,8 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
 
 def _pull_once(context: AgentContext, engine: Engine, image: Image) -> None:
     """
-    Pull the image once. If that fails, ask the image's registry about the image. If the registry refuses too, raise the
-    registry's error, because its message is shorter than the engine's.
+    Pull the image once. If that fails, ask the image's registry about the image. If the registry returns an error too,
+    raise the registry's error, because its message is shorter than the engine's.
     """
     login = login_to(image, context.spec.envs, context.secrets.values, cloud_behind(image.host))
     try:

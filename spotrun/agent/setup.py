@@ -6,8 +6,9 @@ the machine image has no PyTorch, PyTorch is installed into that environment.
         -> result of `setup` in the cache:  unpack it
         -> otherwise:                       run `setup`, pack its result, and store it while the training begins
 
-spotrun/folder/setup_cache.py keeps the result of `setup` for the next instance, so that the user pays for it only once.
-If the cached result cannot be used for any reason, the command runs again, in clean folders, and the log says so.
+spotrun/folder/setup_cache.py keeps the result of `setup` for the next instances, so that the user does not pay for
+running the command again. If the cached result cannot be used, the command runs again in clean folders, and the log
+says so.
 """
 
 from __future__ import annotations

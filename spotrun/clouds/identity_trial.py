@@ -58,8 +58,8 @@ class Settling(NamedTuple):
         unsettled: type[CloudError] = CloudUnavailable,
     ) -> Iterator[Finding]:
         """
-        Call `ask` until it no longer raises `unsettled`. After `until`, give up and raise the last error. If the first
-        call fails, yield one finding that says that the check is waiting.
+        Call `ask` again and again while it raises `unsettled`, but only until the time `until`; then raise the last
+        error. If the first call fails, yield a finding which says that the check is waiting.
         """
         told, denied_until = False, self.clock.now() + self.denied_within
         while True:

@@ -1,6 +1,6 @@
 """
-The interface to the sources from which an agent learns that its cloud will take the instance back. The agent imports
-this module, so keep it small.
+The interface to the sources from which an agent learns that its cloud will take the instance back. Keep this module
+small: every agent imports it.
 """
 
 from __future__ import annotations

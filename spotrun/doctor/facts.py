@@ -18,7 +18,7 @@ FREE_MIN_BYTES = 1 << 30
 
 def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
     """
-    Yield a finding about each fact that the store reports about itself. `wanted_region` is the region of the instances;
+    Yield findings about the store, from what it reports about itself. `wanted_region` is the region of the instances;
     None if unknown.
 
     Raises:
@@ -51,8 +51,8 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
 
 def _covers(region: str, wanted: str) -> bool:
     """
-    Return whether a bucket in `region` stores its data in the region `wanted` or near it. The region of a GCS bucket
-    may be a whole continent: two letters such as `us` or `eu`, with which the names of the continent's regions begin.
+    Return True if a bucket in `region` stores its data in the region `wanted` or near it. The region of a GCS bucket
+    may be a whole continent, such as `us` or `eu`. The names of the continent's regions begin with these two letters.
     """
     return wanted == region or (len(region) == 2 and wanted.startswith(region))
 

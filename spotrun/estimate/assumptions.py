@@ -77,8 +77,8 @@ def _machine(machine: Machine) -> str:
 
 def _never_interrupted(study: CostStudy) -> Iterator[str]:
     """
-    Yield one sentence that names all places whose spot interruptions are assumed to cost no time. There is only one
-    sentence, because a study may have dozens of places.
+    Yield a sentence with all places at which spot interruptions are assumed to cost no time. It is a single sentence,
+    because a study may have dozens of places.
     """
     names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
     if names:

@@ -179,9 +179,9 @@ class Measured(Model):
 
 class Like(Model):
     """
-    A speed that is computed from the speed of another place, `place`. The speed of `place` is multiplied by `devices`
-    and by the mean of the ratios that `times` has for the training. If only some parts of a step run faster than at
-    `place`, `faster` maps each of these parts to the factor by which it is faster.
+    A speed that is computed from the speed of another place, `place`. That speed is multiplied by `devices`, and by the
+    mean of the ratios that `times` lists for the training. If only some parts of a step run faster than at `place`,
+    `faster` maps the name of each such part to the factor by which it is faster.
     """
 
     place: fields.Text
@@ -322,8 +322,8 @@ def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
 
 def _ancestors(study: CostStudy, name: str) -> list[str]:
     """
-    Return the places on which the speed at `name` depends: the place that its `like` names, then the place that
-    this place's `like` names, and so on. Stop before a place is listed twice.
+    Return the places on which the speed at `name` depends: the place that its `like` names, then the place that this
+    place's `like` names, and so on. If these references form a cycle, each place is listed once.
     """
     met: list[str] = []
     while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:

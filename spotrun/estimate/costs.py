@@ -1,6 +1,6 @@
 """
-Computes the time and cost of each training in each place of a cost study. Also computes how much the user's own machine
-must be used to be cheaper than a rented one.
+Computes the time and cost of each training in each place of a cost study. Also computes on how many days a month the
+user must use their own machine before it is cheaper than a rented one.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def costs(study: CostStudy) -> Iterator[Cost]:
 
 def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
     """
-    Yield the cost of a training at a place, first at the ordinary price and then at the spot price. A price that the
-    place lacks is skipped. Yield nothing if the training's speed at the place is unknown.
+    Yield the cost of a training at a place, first at the ordinary price and then at the spot price, as far as the place
+    has them. Yield nothing if the training's speed at the place is unknown.
     """
     base = next(_costs(study, base_of(study), training), None)
     for cost in _costs(study, place, training):
@@ -169,8 +169,8 @@ def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[
 
 def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     """
-    Return on how many days a month `own` must be used to cost exactly as much as `rival` (see `BreakEven`). Return None
-    if `own` is never cheaper, because its electricity alone costs at least as much as `rival`.
+    Return the number of days per month for which `own` costs as much as `rival` (see `BreakEven`). Return None if `own`
+    is never cheaper, because its electricity alone costs at least as much as `rival`.
 
         fixed dollars a month / (hours a day * gain)
         gain = what the rival costs for the samples of one hour on `own` - dollars of electricity an hour

@@ -1,4 +1,4 @@
-"""Computes the cost of a cost study's place per hour and per month."""
+"""Computes the prices per hour and per month of the places in a cost study."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-Splits an array into rows and columns, so that they can be compared separately. If one column differs between any two
-trainings, for example because it contains times of day, the other columns can still be compared.
+Splits an array into rows and columns, which are then compared separately. A column may differ between any two
+trainings, for example because it contains times of day. The other columns can still be compared.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | 
     row, (None, column) for a column, and (None, None) for the whole array.
 
     An array with more than SPLIT_MAX rows is not split into rows, and one with more than SPLIT_MAX columns is not split
-    into columns. An array that is not split has one part, the whole array, with the
-    name VALUES. In an array with more than two
+    into columns. An array that is not split at all has one part, named VALUES. In an array with more than two
     dimensions, the rows are the items of the first dimension, and the columns those of the last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []
@@ -83,8 +82,8 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
 
 def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
     """
-    Return the shape and the bytes of an array in C order. If the array is in Fortran order, return those of its
-    transpose: the same bytes, with the shape reversed.
+    Return the shape and the bytes of an array in C order. If the array is in Fortran order, return its transpose
+    instead, which in C order has the same bytes and the reversed shape.
     """
     return (tuple(reversed(shape)) if is_fortran else shape), content
 

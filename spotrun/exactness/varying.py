@@ -24,9 +24,8 @@ def unnumbered(name: str) -> str:
 
 class Varying:
     """
-    The parts of one file in which two uninterrupted trainings differ. These parts are left out when the file is
-    compared with the same file of an interrupted training. The interrupted training may also differ in parts that are
-    only similar to these, so similar parts are left out too, by these rules:
+    The parts of one file in which two uninterrupted trainings differ. These parts, and parts similar to them, are left
+    out when the file is compared with that of an interrupted training. These rules define what is left out:
 
     - If a field of a record differs, such as a cell of a table, then this field is left out in all records.
     - If a word of a line differs, then this word is left out in all similar lines. Lines are similar if they have the
@@ -94,8 +93,8 @@ class Varying:
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
         """
-        Return True if anything in the file can still be compared after the varying parts are left out. If the texts of
-        all parts vary, but there is more than one part, their number (of rows, for example) can still be compared.
+        Return True if anything in the file can still be compared after the varying parts are left out. Even if the
+        texts of all parts vary, the number of parts (of rows, for example) can be compared, unless there is only one.
         """
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
@@ -143,9 +142,9 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
-    Find the lists that are longer in one of the two files. Return the indices of these lists, keyed by the family of
-    their items. If more than half of a family's lists are longer in one file, the value is {()}: all lists of the
-    family.
+    Find the lists whose lengths differ between the two files. Return the indices of these lists, keyed by the family of
+    their items. If this is more than half of the lists of a family, the value is {()}, which stands for all lists of
+    the family.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

@@ -143,8 +143,8 @@ def unfetched(path: str) -> Unfetched | None:
     """
     Return the reason why the file at `path` is not fetched; None if it is fetched. Each name in the path is checked.
 
-    A name is also refused if some file system treats it as equal to a refused name: if the two differ only in case, in
-    dots and blanks at the end, or in invisible characters.
+    A name is also refused if it differs from a refused name only in case, in dots and blanks at the end, or in
+    invisible characters, because some file systems treat such names as equal.
     """
     *folders, last = re.split(r"[/\\]", path)
     reasons = [reason for reason in (*map(_unfetched_folder, folders), _unfetched_file(last)) if reason is not None]

@@ -1,6 +1,7 @@
 """
-Measures how long each agent of a run has been silent. A silence is measured on the store's clock: from the last
-heartbeat that the store received from the agent, to the newest one that it received from this runner.
+Measures how long each agent of a run has been silent. Only the store's clock is used: both the agents and this runner
+write heartbeats to the store. An agent's silence is the time from its newest heartbeat to this runner's newest
+heartbeat.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Heartbeats:
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
         """
-        Read and write heartbeats in `store`, at the intervals `pace`. If this process's own heartbeat has disappeared
-        from the store, call `erased` before writing the next one.
+        Use the heartbeats in `store`, which are read and written at the intervals in `pace`. If this process's own
+        heartbeat has disappeared from the store, call `erased` before writing the next one.
         """
         self._erased = erased
         self._store = store
@@ -46,9 +47,9 @@ class Heartbeats:
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        Return for each member how long its agent has sent no new heartbeat. Leave out members that have no heartbeat.
-        Do not count periods in which this runner's own heartbeats did not reach the store, because the agents'
-        heartbeats may not have reached it either.
+        Return, for each member with a heartbeat, how long its agent has been silent. Periods in which this runner's own
+        heartbeats did not reach the store are not counted, because the agents' heartbeats may not have reached it
+        either.
 
         If it is time for the next reading, read the heartbeats, and then write this runner's own heartbeat, which
         contains `message` and `blind`. The order matters after this machine has slept: if the runner wrote its own

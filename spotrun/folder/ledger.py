@@ -3,7 +3,7 @@ The ledger of a run: numbered entries that are created once and never changed.
 
 To append entry n, a writer folds all earlier entries and then writes entry n with put-if-absent. So an append succeeds
 only if the writer knew the whole ledger. If the store answers anything but success, it is *unknown* whether the entry
-was written. The writer then reads entry n back, and decides by its content.
+was written. The writer then reads entry n back, and sees from its content who wrote it.
 """
 
 from __future__ import annotations
@@ -102,9 +102,10 @@ def read_entry(store: Store, number: int) -> bytes | None:
     """
     Return the bytes of entry `number`'s object; None if the object does not exist.
 
-    If the bytes do not match the checksum in them, either the object is damaged, or a faulty connection has corrupted
-    the bytes. A faulty connection corrupts each read differently, so the object is read again until two reads agree. At
-    most ENTRY_SIZE_MAX + 1 bytes are read, because any process may have stored a huge object under this name.
+    If the bytes do not match the checksum that they contain, either the object is damaged, or a faulty connection has
+    corrupted the bytes. A faulty connection corrupts each read differently, so the object is read again until two reads
+    give the same bytes. At most ENTRY_SIZE_MAX + 1 bytes are read, because any process may have stored a huge object
+    under this name.
     """
     data = None
     for _ in range(READS_MAX):
@@ -240,9 +241,8 @@ class Ledger:
     def refresh(self) -> RunState:
         """
         Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
-        If there are very many new entries, skip those that are written during this call, and leave them to the next
-        call. An instance can write entries faster than this process reads them, so this call might otherwise never
-        return.
+        If there are very many new entries, leave those that are written during this call to the next call. Otherwise
+        this call might never return, because an instance can write entries faster than this process reads them.
 
         Raises:
             RunNotFound: entry 0 is missing, or does not create a run.
@@ -325,10 +325,10 @@ class Ledger:
 
     def is_gone(self) -> bool:
         """
-        Return True if the run's folder was moved or deleted. The folder counts as gone if the first entries of the
-        ledger are missing, but the store still has the run's key. (There may be later entries, from an agent that did
-        not notice the deletion.) If the key is missing too, return False: probably the whole store is absent, for
-        example because a disk is not mounted.
+        Return True if the run's folder was moved or deleted. The folder counts as gone if the ledger's first entries
+        are missing, but the store still has the run's key. (Later entries may exist, if an agent did not notice the
+        deletion.) If the key is missing too, return False, because then the whole store is probably absent: for
+        example, its disk is not mounted.
 
         Raises:
             StoreUnavailable: as in `refresh`.

@@ -12,10 +12,10 @@ class PollIntervals(NamedTuple):
     each reading sends one list request and one write request to the store. `market_every` is the run time between two
     readings of the market record.
 
-    `gap` is in system time. If the runner's own heartbeats have not reached the store for longer than `gap`, that
-    period does not count as silence of the agents: the store may have refused their heartbeats too, or the runner's
-    machine may have slept. `gap` must be clearly shorter than the silence after which an agent counts as lost. The
-    difference is the time that an agent has for its next heartbeat if one of its writes hangs.
+    `gap` is in system time. If the runner's own heartbeats do not reach the store for longer than `gap`, the agents are
+    not counted as silent during that period: the store may have refused their heartbeats too, or the runner's machine
+    may have slept. `gap` must be clearly shorter than the silence after which an agent counts as lost. The difference
+    is the time that an agent has for its next heartbeat if one of its writes hangs.
     """
 
     look_every_s: float

@@ -7,8 +7,8 @@ the archive instead of running the command.
 
 KEY identifies the inputs of the set-up (spotrun.agent.machine.environment). An archive with its description is called a
 packed set-up. The description is written last, with put-if-absent. So a packed set-up is either complete or missing,
-and if two instances pack the same set-up, the archive of the first is used. A packed set-up is kept as long as the
-run's folder, unless `spotrun checkpoints prune` removes it after the run's end.
+and if two instances pack the same set-up, the archive of the first is used. A packed set-up stays in the run's folder
+until `spotrun checkpoints prune` removes it after the run's end.
 """
 
 from __future__ import annotations

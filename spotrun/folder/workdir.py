@@ -26,8 +26,8 @@ def pack(folder: Path, runs: str = "") -> bytes:
     """
     Return the folder's plain files as a tar.gz that depends only on their names, modes and contents.
 
-    travelling.py decides which files do not travel. `runs` is the path of a store of runs; the files of that store
-    never travel.
+    travelling.py decides which files are left out. `runs` is the path of a store of runs; the files of that store are
+    always left out.
 
     Raises:
         SpecInvalid: the files are too large to be sent to every instance, or an ignore file cannot be read.
@@ -36,7 +36,8 @@ def pack(folder: Path, runs: str = "") -> bytes:
     size = sum(path.stat().st_size for path in files)
     if size > SIZE_MAX_BYTES:
         raise SpecInvalid(
-            f"workdir {folder} holds {size / 1e6:,.0f} MB; at most {SIZE_MAX_BYTES / 1e6:,.0f} MB travel with a run",
+            f"workdir {folder} holds {size / 1e6:,.0f} MB; "
+            f"at most {SIZE_MAX_BYTES / 1e6:,.0f} MB can be uploaded with a run",
             hint="set workdir to the script's folder, list what the run does not need in .spotrunignore, and "
             "read the data from a bucket or another folder",
         )

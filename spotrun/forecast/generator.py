@@ -4,9 +4,9 @@ Generates spot markets from a seed: semi-Markov, heavy-tailed, and correlated wi
 A zone alternates between periods with capacity, of length UP_MIN + lognormal(UP_MEDIAN, UP_SIGMA), and periods without,
 of length DOWN_MIN + lognormal(DOWN_MEDIAN, DOWN_SIGMA). When a zone loses its capacity, each other zone of its region
 (a sibling) loses its own with probability TOGETHER. These parameters were fitted to a public record of nine V100 zones
-(2023), by comparing the following figures, which tests/support/market_shape.py measures. "up" is the share of time with
-capacity. "median" and "mean" are the durations of periods with capacity. The next three columns are the shares of zones
-that have capacity 10 minutes after a loss.
+(2023). The table compares figures of the record with figures of generated markets; tests/support/market_shape.py
+measures both. "up" is the share of time with capacity. "median" and "mean" are the durations of periods with capacity.
+The next three columns are the shares of zones that have capacity 10 minutes after a loss.
 
                   up     median   mean    10 min after a loss: same zone, sibling, other region    8 h without a loss
     record        0.66   0.54 h   1.97 h  0.24                 0.46               0.71             0.31

@@ -1,4 +1,7 @@
-"""Draws a market at random for each simulated lifetime: generated, replayed from a record, or the local cloud's."""
+"""
+Draws a random spot market for each simulated lifetime of a run. Its source is the generator, a record, or the local
+cloud.
+"""
 
 from __future__ import annotations
 
@@ -123,10 +126,10 @@ class Replayed(msgspec.Struct, frozen=True):
 
 class Recorded(msgspec.Struct, frozen=True):
     """
-    Markets that are replayed from a record, which consists of windows of time. A window is chosen at random and
-    replayed from a random time in it to its end; then the next window is chosen. Each pool replays one recorded zone,
-    and all pools replay the same recorded times. If there are more pools than zones, the remaining pools replay these
-    zones at other times.
+    Markets that are replayed from a record, which consists of windows of time. The replay starts at a random time of a
+    random window. At the end of the window, it continues with another random window. Each pool replays one recorded
+    zone, and all pools replay the same recorded times. If there are more pools than zones, the remaining pools replay
+    the same zones at other random times.
 
     A pool's price is its current price times a ratio: the zone's recorded price divided by the mean of the zone's
     recorded prices.

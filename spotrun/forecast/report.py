@@ -89,8 +89,8 @@ def chance(share: float | None) -> str:
 def cost_picture(plan: Plan, width: int | None = None) -> str:
     """
     Draw a chart of the costs: for each row of the forecast, a line from the 5th to the 95th percentile, with the median
-    marked. The chart is at most `width` columns wide, and its scale starts at 0. If the rows' names leave too little
-    room, draw each line below its row's name.
+    marked. The chart is at most `width` columns wide, and its scale starts at 0. If the names of the rows are too long
+    to stand to the left of the lines, each line is drawn below its row's name.
     """
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
     names = [plain(f"{row.strategy}, {row.market}") for row in plan.forecasts]

@@ -1,5 +1,5 @@
 """
-Simulates one lifetime of a run, round by round. All decisions are made by the same policy as in real runs
+Simulates one lifetime of a run, tick by tick. The same policy as in real runs makes all decisions
 (`spotrun.policy.decide`).
 
 To choose between kinds of instances, the policy uses the speeds that it finds in the ledger. So each lifetime has a
@@ -59,8 +59,8 @@ class Truth(msgspec.Struct, frozen=True):
     """
     The true figures of a lifetime, which the policy does not see. `work_s` contains the seconds that the whole work
     takes on each instance type. `changeover_s` is the duration of a changeover, and `interval_s` the time between two
-    checkpoints. `standby` says which losses have a notice. The simulation is abandoned if the run has not ended
-    at `given_up_s`.
+    checkpoints. `standby` says which losses have a notice. If the run has not ended by `given_up_s`, the simulation
+    stops.
     """
 
     work_s: Mapping[str, float]
@@ -236,8 +236,8 @@ class SimulatedRun:
 
     def _losses_by(self, at_s: float) -> int:
         """
-        Return the index that decides, in the cyclic list `warned`, whether a loss at `at_s` has a notice. It depends
-        only on the time, so all simulated runs of a lifetime have notices for the same losses.
+        Return the index in the cyclic list `warned` that decides whether a loss at `at_s` has a notice. The index
+        depends only on the time, so all simulated runs of a lifetime have notices for the same losses.
         """
         return round(at_s / self._tick_s)
 

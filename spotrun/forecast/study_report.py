@@ -1,4 +1,7 @@
-"""Shows a study of strategies on recorded markets as tables, CSV and JSON. Costs are shares of the on-demand bill."""
+"""
+Shows a study of strategies on recorded markets as tables, CSV and JSON. Each cost is given as a share of the cost on
+demand.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Reads recorded spot markets. Publishers encode "available" differently. These formats are supported:
+Reads recorded spot markets. Each format encodes the availability of spot in its own way. These formats are supported:
 
     skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: either 1 = available, or
                the number of running instances; then spot is available while at least `nodes` instances run
@@ -73,8 +73,8 @@ def read_windows(path: Path) -> Windows:
 
 def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read the record of one zone as one window at a constant price. `published_as` (skypilot or adrs) says which number
-    means "available".
+    Read the record of one zone as one window at a constant price. `published_as` is the record's format (skypilot or
+    adrs), which decides what number means "available".
 
     Raises:
         ValueError: a value is not a number of instances, or is above 1 in a format that has only 0 and 1.
@@ -102,8 +102,8 @@ def _at_least(nodes: int) -> str:
 
 def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read a list of instances that join and leave a group. The result has one zone, which has spot while at least `nodes`
-    instances are in the group.
+    Read a list of instances that join and leave a group. The result has one zone. Spot is available there while at
+    least `nodes` instances are in the group.
     """
 
     def change(at_ms: str, what: str, node: str) -> tuple[float, int]:
@@ -120,8 +120,8 @@ def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
 
 def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read a list of times and the number of instances running at each. The result has one zone, which has spot while at
-    least `nodes` instances run.
+    Read a list of times and the number of instances running at each. The result has one zone. Spot is available there
+    while at least `nodes` instances run.
     """
 
     def moment(day: str, at: str, count: str) -> tuple[datetime, int]:
@@ -165,7 +165,8 @@ def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_pe
 
 def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read a record in any of the formats that the module's docstring lists. The file's suffix decides which it is.
+    Read a record in any of the formats that the module's docstring lists. The suffix of the file's name decides which
+    format it is.
 
     Raises:
         SpotrunError: the file cannot be read, or is not such a record.

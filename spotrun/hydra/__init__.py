@@ -1,1 +1,1 @@
-"""Supports scripts configured with Hydra: a script's output folder keeps its name in all attempts of a run."""
+"""Supports scripts that Hydra configures: gives a script's output folder the same name in all attempts of a run."""

@@ -1,3 +1,1 @@
-"""
-Exact resume for scripts with their own training loop, including Fabric and accelerate: `from spotrun import Loop`.
-"""
+"""Makes a script's own training loop exactly resumable, also with Fabric and accelerate: `from spotrun import Loop`."""

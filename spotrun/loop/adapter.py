@@ -29,9 +29,9 @@ class LoopFramework:
     """
     One fit. passes.py advances its counters when the script reads batches.
 
-    `epoch`, `batch` and `step` count the completed epochs, batches and steps. `batch` is the number in the current pass
-    over the data; between two passes, it is the number in the previous pass. `passes_before` is the number of passes
-    that were completed in this epoch.
+    `epoch` and `step` count the completed epochs and steps. `batch` counts the batches that were completed in the
+    current pass over the data or, between two passes, in the previous pass. `passes_before` counts the passes that were
+    completed in this epoch.
 
     If optimizers step several times in one batch, these count as one step.
     """
@@ -153,8 +153,8 @@ class LoopFramework:
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Record that the checkpoint does not fit if `optimizers` are not the script's own objects. The script's loop uses
-        its own optimizers, and this class, unlike the adapters of other frameworks, has no way to replace them.
+        Check that `optimizers` are the script's own objects; if not, record that the checkpoint does not fit. Unlike
+        the adapters of other frameworks, this class cannot replace the optimizers that the script's loop uses.
         """
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):

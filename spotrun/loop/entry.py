@@ -2,8 +2,8 @@
 Warns if a script trains with Fabric or accelerate but without a `Loop`. The warning appears at the first step, and
 names the state that an interruption would lose.
 
-When a program under an agent imports Fabric or accelerate, spotrun's import hook (autoload) calls that library's
-`watch_` function.
+When a program under an agent imports Fabric or accelerate, spotrun's import hook (autoload) calls the function
+`watch_...` of this module for that library.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def watch_accelerate(module: ModuleType) -> None:
 
 def _watch(cls: Any, method: str, name: str) -> None:
     """
-    Wrap `method` of `cls`, which scripts call to prepare their training. If a script has called it, a warning appears
-    at the first step unless the script has a Loop. A second call of `_watch` has no effect.
+    Wrap `method` of `cls`, which scripts call to prepare their training. If a script calls it but has no Loop, a
+    warning appears at the first step. Calling `_watch` again has no effect.
     """
     original = getattr(cls, method)
     if hasattr(original, WATCHED):

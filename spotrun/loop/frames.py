@@ -43,9 +43,8 @@ def left_well(frame: FrameType | None) -> bool:
 
     The loop's iterator is a generator. When the script leaves the loop, Python closes this generator, which then calls
     this function. `frame` is the frame from which Python closed the generator. Usually this is the frame of the
-    script's function with the loop. But a library, such as a progress bar, may have wrapped the generator in a
-    generator of its own. Python then closes the library's generator first, and `frame` is the frame of that generator.
-    This function skips such frames.
+    script's function with the loop. But if a library, such as a progress bar, has wrapped the generator in its own
+    generator, it is the frame of the library's generator. This function skips such frames.
     """
     while frame is not None:
         name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -93,8 +92,8 @@ class Frames:
 
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
         """
-        Yield each local variable that the script will still read, and whose value would be different in a process that
-        resumed at this point.
+        Yield each local variable that the script will read later, and whose value would then be different if the
+        training had been resumed at this point.
 
         `ended` is True if the loop's iterator has no next item, so that the code after the loop runs next.
         """
@@ -107,8 +106,8 @@ class Frames:
 
     def _known(self, frame: FrameType) -> Values:
         """
-        Return the variables that `frame` would have in a resumed process when that process reads its first batch. Each
-        variable is represented by the fingerprint of its value (`_seen`).
+        Return the variables that `frame` would have in a resumed process at its first batch, as fingerprints of their
+        values (`_seen`).
 
         By then, the resumed script has run the code before the loop and, in the current epoch, the code before the
         pass.
@@ -162,8 +161,8 @@ def _seen(value: Any) -> Any:
     """
     Return a fingerprint of a variable's value. If it is different later, the value has changed.
 
-    The fingerprint of a plain value is the value itself. That of an object consists of its identity and of properties
-    that are cheap to compare: its length, its version, or its plain attributes.
+    The fingerprint of a plain value is the value itself. That of an object consists of its identity and of what is
+    cheap to compare: its length, its version counter, or its plain attributes.
     """
     if is_scalar(value):
         return type(value), repr(value)

@@ -7,8 +7,8 @@ Defines `Loop`, which makes a script's own training loop exactly resumable.
         for batch in loop.batches(train):
             …
 
-Without an agent, the script trains with the same data order and the same random numbers as under an agent. `Loop` then
-writes nothing, unless `Loop(local="folder/")` names a folder.
+If the script is started without an agent, it trains with the same data order and the same random numbers as under an
+agent. But then `Loop` saves nothing, unless `Loop(local="folder/")` names a folder.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Loop:
     """
     A training loop that can be resumed exactly.
 
-    The script gives it, by name, all objects that the training needs to continue: models, optimizers, schedulers,
-    scalers, averages, and any of its own objects whose attributes are part of the state. `prepared` is a Fabric or an
-    Accelerator.
+    The script passes all objects that the training needs to continue, each under a name: models, optimizers,
+    schedulers, scalers, averages, and any of its own objects whose attributes are part of the state. `prepared` is a
+    Fabric or an Accelerator.
 
     When a training resumes, a new process runs the script from its first line, so code before the loop runs in every
     process. The loop continues at the snapshot, so code inside the loop runs only once for each epoch and batch. There
@@ -99,10 +99,8 @@ class Loop:
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """
-        Yield the batches of `loader` for validation. Their order is the same whether or not the training was
-        interrupted.
-
-        spotrun may make a snapshot after each of these batches.
+        Yield the batches of `loader` for validation. An interruption does not change their order. spotrun may make a
+        snapshot after each batch.
         """
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 

@@ -1,5 +1,5 @@
 """
-Two iterators that track the position of a fit: one over its epochs, and one over the batches of a pass within an epoch.
+Defines two iterators that track the position of a training: one over its epochs, and one over the batches of an epoch.
 
 A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. Both
 iterators are generators, because Python closes a generator as soon as the script leaves the loop over it.

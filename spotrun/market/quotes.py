@@ -38,8 +38,8 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def saved(self) -> float | None:
         """
-        The saving compared with on-demand, as a share of the on-demand price. It is 0 if this offering costs the same
-        as on-demand, negative if this offering costs more, and None if the on-demand price is unknown.
+        The saving as a share of the on-demand price. It is 0 if this offering costs the same as on-demand, negative if
+        this offering costs more, and None if the on-demand price is unknown.
         """
         if not self.on_demand_usd_per_hour:
             return None

@@ -47,8 +47,8 @@ class Requirement(NamedTuple):
 
 def named(key: tuple[str | int, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Requirement:
     """
-    Return a requirement: the value that `has` returns for an offering must be one of the names in `wanted`. Case is
-    ignored.
+    Return a requirement: the value that `has` returns for an offering must be one of the names in `wanted`. The
+    comparison ignores case.
     """
     names = {each.casefold() for each in wanted}
     word = next(str(part) for part in reversed(key) if isinstance(part, str))
@@ -128,7 +128,7 @@ def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Requirement:
 def not_named(offered: Sequence[Offering], resources: ResourcesSpec, types: Sequence[str]) -> Unreadable | None:
     """
     Check whether each instance type and each kind that a job lists is offered. If not, return a problem that names the
-    first that is not offered; otherwise, return None.
+    first one that is not offered; otherwise, return None.
 
     `types` is the list `instance_types` in the cloud's section of the job. It is ignored if `resources` names an
     instance type. The kinds come from `any_of` in `resources`, if the job has that list.
@@ -172,9 +172,9 @@ def unmet(offered: Sequence[Offering], wishes: Iterable[Requirement]) -> Unreada
     Return a problem that names a requirement in `wishes` which cannot be met. Return None if at least one offering
     meets all requirements.
 
-    First each requirement is checked by itself. Then the requirements are applied one after another, and the problem
-    names the first requirement after which no offering is left. The problem's `at` is the key of this requirement. The
-    problem's suggestion lists alternatives; if possible, these also meet all other requirements.
+    The problem names a requirement that no offering meets. If each requirement alone is met by some offering, they are
+    applied one after another, and the problem names the first one that leaves no offering. The problem's `at` is the
+    key of the named requirement. Its suggestion lists alternatives that, if possible, also meet all other requirements.
     """
     asked = list(wishes)
 
@@ -226,8 +226,8 @@ def _like(wanted: str, known: list[str]) -> list[str]:
 
 def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable:
     """
-    Return the reason why no suitable offering can be used: either spot_policy excludes the capacity types of all
-    suitable offerings, or the offerings that spot_policy allows cost more than max_price.
+    Return the reason why no suitable offering can be used: spot_policy allows none of them, or all those that it allows
+    cost more than max_price.
     """
     wanted = [found for found in offered if _of_kind(found, resources)]
     said = "" if resources.spot_policy == "auto" else f"{resources.spot_policy} "

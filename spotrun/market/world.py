@@ -1,4 +1,4 @@
-"""One observation of the cloud, on which decisions are based."""
+"""Types for a runner's observation of the cloud, from which it decides what to do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     - `offerings`: the offerings that suit the run.
     - `ready`: the launches whose standby is ready and waits to take over.
-    - `silent`: for each member, the time since its agent's heartbeat last changed, by the store's clock.
+    - `silent`: for each member, the time on the store's clock since its agent's heartbeat last changed.
     - `open_for`: the time for which the store has accepted all writes without interruption.
     - `heard`: for each agent whose instance the cloud no longer lists, the time of its last heartbeat.
     - `step_seen`: the newest step of the current attempt.

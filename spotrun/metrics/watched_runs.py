@@ -1,7 +1,7 @@
 """
 Reads the runs of a store repeatedly. After the first reading, only new entries are read. Nothing is written.
 
-Threads read the runs, so that a reading can stop waiting at its time limit. A thread that has not finished by then
+Background threads read the runs, because each reading has a time limit. A thread that does not finish in time
 continues, and the next reading uses its result.
 """
 
@@ -133,8 +133,8 @@ class WatchedRuns:
 
     def _all(self, act: Callable[[WatchedRun], None], watched: Sequence[WatchedRun], until_s: float) -> None:
         """
-        Call `act` with each run, in threads. A run for which an earlier call is still in progress is left out. Return
-        when all calls have ended, or at `until_s` in system time.
+        Call `act` with each run, in background threads. Skip a run if an earlier call for it is still in progress.
+        Return when all calls have ended, or at `until_s` in system time.
         """
         for each in watched:
             before = self._under_way.get(each.uri)

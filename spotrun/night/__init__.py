@@ -1,1 +1,4 @@
-"""Starts a job's run every night from a function in the cloud, which then takes care of the run once a minute."""
+"""
+Trains a job every night without the user's machine: a function in the cloud starts the run, and then takes care of it
+once a minute.
+"""

@@ -1,6 +1,6 @@
 """
-Counts the calls of a night's function, for the run's report. Each environment in which the cloud runs the function
-counts its own calls.
+Counts how often the cloud calls the function that serves as a night's runner. The run's report shows the sum. Each
+environment in which the cloud runs the function counts its own calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spotrun.store.request_counts import RequestCounts, asked
 
 class CallCounter:
     """
-    Counts the calls in one environment of the function. The environment has `memory_mb` of memory.
+    Counts the calls of the function in one of its environments, which has `memory_mb` of memory.
 
     Most calls are the scheduled ones, once a minute. After these, the counts are written to the run's folder only if
     WRITTEN_EVERY has passed. They are also written after the first and the last call for a run, and after each call
@@ -57,9 +57,9 @@ class CallCounter:
 
     def count(self, event: Mapping[str, Any], answer: Mapping[str, Any], seconds: float, log_bytes: int) -> None:
         """
-        Count a call that took `seconds` and logged `log_bytes`. It is counted for the run named in its answer; if there
-        is none, for the run named in the last answer that did name one. Calls before any such answer are counted for
-        the first run named later.
+        Count a call that took `seconds` and logged `log_bytes`. If the answer names a run, the call is counted for that
+        run. Otherwise, it is counted for the run that an answer named last. Calls before the first answer that names a
+        run are counted for that run.
         """
         one, run = self._one(event, seconds, log_bytes), answer.get("run") or self._run
         if run != self._run:

@@ -5,7 +5,7 @@ cloud calls it, each time with one of these events.
     {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue an unfinished one
     {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes for an hour; if a night cannot
                                                          begin, notify the receivers that the job names
-    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now
+    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  the user starts a night by hand
     {"kind": "tick"}                                     take care of the newest run: do one tick
     {"kind": "look"}                                     the same, and set the alarm even if it seems to be set already
     an event from EC2                                    if it is about one of the run's instances, tick for up to
@@ -188,7 +188,7 @@ class Attendant:
         may not exist.
 
         Raises:
-            CloudError: a receiver could not be notified; its message includes that of `error`.
+            CloudError: a receiver could not be notified. The message also says why the night could not begin (`error`).
         """
         now = self._clock.now()
         try:
@@ -360,7 +360,7 @@ class Attendant:
         Write the notice of the training instance into the ledger, unless its agent has already done so.
 
         The agent would see the notice up to two seconds later, because it polls. With this entry, the runner can
-        request the replacement now. If the run has a gang, leave the entry to the agents, because the entry needs the
+        request the replacement now. If the run has a gang, only its agents write the entry, because it needs the
         member's number.
         """
 
@@ -397,7 +397,7 @@ class Attendant:
 
     def _leave(self) -> None:
         """
-        Stop taking care of the run, which is over, and turn the alarm off.
+        Turn the alarm off, because the run is over.
 
         Another process may begin a night at the same time and set the alarm just before this method turns it off. So
         after turning the alarm off, this method checks for a newer night, and sets the alarm again if there is one.

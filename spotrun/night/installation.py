@@ -124,8 +124,8 @@ class Installation:
 
 def left_alone(begun: Sequence[NumberedNight], runs: Sequence[OpenRun]) -> list[str]:
     """
-    Return a note if the run of the newest night in `begun` is unfinished and is one of `runs`. The note warns that the
-    function being installed will not take care of that run, because the function has a new pin.
+    Return a note if the newest night in `begun` has an unfinished run among `runs`. The note warns that the function
+    that is being installed will not take care of that run, because it has a new pin.
     """
     newest = {each.begun.run for each in begun[-1:]}
     return [

@@ -2,8 +2,8 @@
 Determines which members a gang has, and requests the missing ones.
 
 If a gang has lost a member, the run requests a replacement in the pool of the remaining members. The remaining members
-wait for the replacement, and are billed while they wait. So if the replacement takes longer than a start is expected to
-take, the run releases the remaining members and requests a whole new gang, in any pool.
+wait for the replacement, and are billed while they wait. So if the replacement takes longer than a start normally
+takes, the run releases the remaining members and requests a whole new gang, in any pool.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def _not_met(attempt: Attempt) -> set[MemberName]:
     """
     Return the members that the other members of the attempt could not reach.
 
-    The lead reports which members it did not reach. If it reached none of two or more members, the fault is probably in
-    the lead itself, so return only the lead.
+    The lead reports which members it did not reach. If there are two or more other members, and the lead reached none
+    of them, the fault is probably in the lead itself, so return only the lead.
     """
     missing = set() if attempt.end is None else set(attempt.end.missing)
     lead, *others = attempt.names

@@ -114,8 +114,8 @@ def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> e
 
 def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
     """
-    Return a BudgetNearlySpent event if the share `warn_at` of the budget has been spent. Return None before that, and
-    also if the ledger already has this event.
+    Return a BudgetNearlySpent event once the share `warn_at` of the budget is spent. Return None before that, or if the
+    ledger already has this event.
     """
     state, now = facts.state, facts.now
     budget = state.created.budget_usd
@@ -142,12 +142,10 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    Return the time-to-live of new instances. Return None if the budget pays only for a time so short that a boot is not
-    worthwhile.
+    Return the time-to-live of new instances. Return None if the budget does not pay for long enough to be worth a boot.
 
-    The instances of a bench are allowed to live only a little longer than the bench takes. There are two reasons: they
-    need no more time, because they are not replaced and nothing on them has to be saved; and if the bench's process is
-    killed, only their own timers end them.
+    The instances of a bench are allowed to live only a little longer than the bench takes: they are not replaced,
+    nothing on them has to be saved, and if the bench's process is killed, only their own timers end them.
     """
     state, spec = facts.state, facts.spec
     own = offering.capacity_type is CapacityType.OWN
@@ -172,14 +170,14 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
     reserved for another launch is released.
 
     If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is
-    kept for a standby, which may be needed at any time. The standby in turn gets half of that half, and so on. If an
+    kept for a standby, which may be needed at any time. The standby in turn gets half of the rest, and so on. If an
     instance reaches its time-to-live before the work is done, it is replaced; an ample budget pays for this.
 
     If the budget is not ample, replacements have to be avoided, because each of them costs money. So the instance gets
     half of the money only if that pays for all the remaining work. For an on-demand instance that the run leaves when
     spot is available again, it is enough if half of the money pays for a shorter time (see `_useful`). Otherwise the
-    instance gets all of the money. If even all of the money does not pay for the remaining work, and another launch's
-    reserved money will be released, the run waits for the release. Waiting costs nothing.
+    instance gets all of the money. If even all of the money does not pay for the remaining work, but another launch
+    will release reserved money, the run waits for this money. Waiting costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -200,8 +198,8 @@ def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
     """
     Return True if the unspent money pays for AMPLE times the remaining work at today's price.
 
-    The work may take several instances, one after another. The cost of the work includes one start for each instance.
-    For this estimate, each instance is assumed to get 1 / LIVES_IN_A_BUDGET of the money.
+    Several instances may be needed for the work, one after another, and its cost includes a start for each of them. To
+    estimate their number, each instance is assumed to get 1 / LIVES_IN_A_BUDGET of the money.
     """
     work, price, state = workload(facts), offering.price_usd_per_hour, facts.state
     if work is None or price <= 0:
@@ -250,8 +248,8 @@ def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
 
 def _useful(facts: Facts, offering: Offering) -> timedelta | None:
     """
-    Return the minimum useful time-to-live of an on-demand instance that the run will leave as soon as spot is
-    available. Return None for any other instance, which has to do all the remaining work.
+    Return the shortest time-to-live with which an on-demand instance is useful, if the run will leave it as soon as
+    spot is available. Return None for any other instance, which has to do all the remaining work.
     """
     passing = offering.capacity_type is CapacityType.ON_DEMAND and facts.spec.resources.spot_policy == "auto"
     return 3 * TIME_TO_LIVE_MIN if passing else None
@@ -318,9 +316,9 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
     """
-    Yield the actions to take if the budget has too little money for a launch. If an on-demand instance is to replace a
-    spot instance, and the budget pays for all the work on demand once the spot instance has ended, drain the spot
-    instance. In all other cases, stop the run, or wait.
+    Yield the actions to take if the budget has too little money for a launch. If an on-demand instance is to replace
+    the running spot instance, and the budget could pay for all the work on demand once that instance has ended, drain
+    it. Otherwise stop the run, or wait.
     """
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):

@@ -66,8 +66,8 @@ def _marks(
     state: RunState, world: World, counts: Callable[[Attempt], bool]
 ) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
     """
-    Return what is known about the progress of each trainer that made a step: pairs (step, time at which the trainer had
-    reached it). Each key is the attempt's number and the trainer's incarnation.
+    Return, for each trainer that made a step, the known points of its progress as pairs (step, time of reaching it).
+    Each key is the attempt's number and the trainer's incarnation.
     """
     found = {
         (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]

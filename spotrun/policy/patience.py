@@ -1,6 +1,6 @@
 """
-Computes a run's age without its pauses, and the longest times that the run waits for its cloud and its instances. None
-of these times is so short that a slow disk alone could exceed it.
+Computes a run's age without its pauses, and the limits for how long the run waits for its cloud and its instances. Each
+limit is so long that a slow disk alone does not exceed it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def age(facts: Facts) -> timedelta:
     """
     Return the time since the run was created, not counting its pauses, in which the run was stopped or had failed.
 
-    A pause is not subtracted if the entry that ends it has a time in the future. Such an entry may be forged: if a run
+    A pause is not subtracted if the entry that ends it is dated in the future. Such an entry may be forged: if a run
     has no key, any process with access to the store can write entries.
     """
     over = [pause for pause in facts.state.pauses if pause.until <= facts.now + CLOCKS_APART]

@@ -12,8 +12,8 @@ what this run and other runs have observed of the instance's pool.
 an hour of progress is the work that the first kind does in an hour. So offerings are then ranked by their cost per
 sample.
 
-A pool that has just refused this run is left out. A pool comes last, whatever it costs, if one of these happened
-recently:
+A pool that has just refused this run is left out. A pool comes last, whatever it costs, for some time after one of
+these events:
 
 - an instance of the pool was lost or got a recommendation, or the pool refused a request of any run
 - a request was rejected in the pool's zone, or an instance in this zone ended before it trained
@@ -63,8 +63,8 @@ def spot_now(facts: Facts) -> list[Offering]:
     """
     Return the spot offerings that can be requested now, best first.
 
-    If the job allows several kinds, offerings of a kind on trial come first. They are followed by offerings of the best
-    kind, and of kinds that cost about the same.
+    If the job allows several kinds, and the run is making a trial of one of them, the offerings of that kind come
+    first. The offerings of the best kind follow, together with those of kinds that cost about the same.
     """
     asked, last = spot_work(facts), _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
     tier = _tiers(facts, all_spot_work(facts), asked) if choice(facts) else _no_tiers
@@ -73,8 +73,8 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings that the run requests first, if its job allows several kinds. These are all offerings in
-    the best tier that is not empty (see TRIED, PREFERRED, DEARER).
+    Return the spot offerings that the run requests first, if its job allows several kinds. Every offering is in one of
+    three tiers (see TRIED, PREFERRED, DEARER). The result contains the offerings of the best tier that has any.
 
     If this tier is DEARER, offerings that cost more than on-demand are left out.
     """
@@ -183,8 +183,8 @@ def on_demand_work(facts: Facts) -> dict[Offering, float]:
 
 def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
     """
-    Return a function that tests whether an offering is ranked last, whatever it costs: if its pool is in `trouble`, or
-    if a request was rejected or an instance failed in its zone.
+    Return a function that tests whether an offering has to come last, whatever it costs. This is so if its pool is in
+    `trouble`, or if a request was rejected or an instance failed in its zone.
     """
     at_fault = zones_at_fault(facts) | failing_zones(facts)
     return lambda found: found.pool in trouble or found.zone in at_fault
@@ -202,7 +202,7 @@ def _may_be_asked(facts: Facts, capacity_type: CapacityType) -> list[Offering]:
 def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
     """
     Return the cost per hour of progress, in USD. It includes the cost of one changeover, spread over the instance's
-    life. With `starts` = False, there is no changeover, because the instance already runs.
+    life. If `starts` is False, the instance already runs, so there is no changeover.
     """
     there = transfer(facts, offering.region)
     changeover_s, start_usd = (_changeover_s(facts), there.start_usd) if starts else (0.0, 0.0)
@@ -217,8 +217,8 @@ def _changeover_s(facts: Facts) -> float:
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     """
-    Return, for each spot pool, how many seconds an instance is expected to last from now on. Time after the end of the
-    work does not count.
+    Return, for each spot pool, how many seconds an instance is expected to last from now on, but at most until the end
+    of the work.
 
     A gang lasts until its first member is lost. So its hazard is `size` times that of a single instance.
     """

@@ -2,10 +2,10 @@
 Decides whether to replace an instance when its cloud warns that it might take the instance (EC2's rebalance
 recommendation).
 
-If the instance is lost later, a move right after the recommendation saves training time. If the loss comes with a
-notice, the move saves the part of a changeover that is longer than the notice. If the loss comes without a notice, the
-move saves the whole changeover and the rework. If the instance is not lost, the cost of the move is wasted. So the move
-pays if
+If the instance is lost later, a move right after the recommendation has saved training time. If the loss comes without
+a notice, the move saves a whole changeover and the rework. If the loss comes with a notice, the changeover begins at
+the notice, so the move saves only the time by which a changeover is longer than the notice. If the instance is not
+lost, the cost of the move is wasted. So the move pays if
 
     q * saved * price of time  >  (1 - q) * (changeover * new price + handover * price of time
                                              + price increase + traffic between regions at the start)
@@ -13,9 +13,9 @@ pays if
 `saved` is the expected saving above. `new price` is the price of the new instance, and `price increase` is its
 additional cost over its lifetime, compared with the old instance. The price of time is the on-demand price, because
 training time can always be bought at that price. q is the probability that a loss follows within `FOLLOWS_WITHIN`,
-estimated from what followed this run's recommendations so far. Before the run's first recommendation, q is only an
-assumption, because EC2 publishes no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
-a recommendation "can arrive sooner" than the notice, or along with it).
+estimated from this run's earlier recommendations. Before the run's first recommendation, q is only an assumption,
+because EC2 publishes no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a
+recommendation "can arrive sooner" than the notice, or along with it).
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ REASON = "standby: the cloud may take the instance"
 class Move(msgspec.Struct, frozen=True):
     """
     A move to `offering` before a possible loss. `followed` is the probability of the loss. `saves_usd` is the saving if
-    the loss follows, times the probability of the loss. `costs_usd` is the waste if no loss follows, times the
-    probability of that.
+    the loss follows, times `followed`. `costs_usd` is the waste if no loss follows, times (1 - `followed`).
     """
 
     offering: Offering
@@ -131,9 +130,9 @@ def _elsewhere(facts: Facts) -> Offering | None:
 
 def _affordable(facts: Facts, found: Offering) -> bool:
     """
-    Return True if the budget allows the move. The money left has to pay for the new instance until the remaining work
-    is done, or for as long as the old instance could still live, whichever is shorter. If the amount of remaining work
-    is unknown, it has to pay for half of the time that the old instance could still live.
+    Return True if the budget allows the move. The rest of the budget has to pay for the new instance until the
+    remaining work is done, or for the rest of the old instance's time-to-live, whichever is shorter. If the amount of
+    remaining work is unknown, half of that time-to-live is enough.
     """
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None
@@ -175,9 +174,9 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
     """
     Return how many seconds of training an early move saves if the instance is then lost.
 
-    If the loss has a notice, this is the part of a start that is longer than the notice. If the loss has no notice, it
-    is the whole start and the rework. The result is the mean of both, weighted by how often losses in this run came
-    with a notice.
+    If the loss comes with a notice, the move saves the time by which a start is longer than the notice. If it comes
+    without one, the move saves the whole start and the rework. The result is the mean of both cases, weighted by how
+    often losses in this run came with a notice.
     """
     state, spec = facts.state, facts.spec
     hazard, rework_s = observed_hazard(state, facts.now), rework_max_s(facts) / 2
@@ -189,8 +188,8 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
 
 def _starts_s(state: RunState) -> list[float]:
     """
-    Return the times, in seconds, from the request for an instance to its first new step. The first time in the list is
-    assumed, and all others were measured.
+    Return the durations of starts in seconds: each is the time from the request for an instance to its first new step.
+    The first duration in the list is an assumption, and all others were measured.
 
     The time of a standby that was ready early includes its wait for the takeover. This does no harm: such a standby
     takes over by the end of the notice, and only the part of a start that is longer than the notice counts.

@@ -1,5 +1,5 @@
 """
-Measures how fast a run trains on the user's own machine in comparison with the cloud.
+Compares how fast a run trains on the user's own machine and in the cloud.
 
 The speeds on the user's machine and in the cloud are measured separately. Until both have been measured,
 `hardware.NAME.speed` in the job is used: the machine's speed as a multiple of the cloud's.

@@ -58,9 +58,9 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
     Return the standbys of one capacity type that have failed in a row since the current attempt began. Return None if
     there are fewer than three.
 
-    A standby that the market refused or took is not counted, because the next standby may boot all the same. After a
-    notice, counting starts again from 0, so that the next standby is requested without a pause. That standby is worth
-    its cost, because without it the training will stop when the instance is lost.
+    If a standby had no capacity or was interrupted, this is not counted as a failure, because the next standby may
+    still boot. After a notice, counting starts again from 0, so the next standby is requested without a pause. That
+    standby is worth its cost, because without it the training will stop when the instance is lost.
     """
     current = state.current
     if current is None:
@@ -103,8 +103,8 @@ def _why(launch: Launch) -> str:
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
     """
-    Return the time at which the next standby can be requested. This is the end of the pause. It is earlier if a standby
-    requested then would not be ready when the running instance's time-to-live expires.
+    Return the time at which the next standby can be requested. This is normally the end of the pause. It is earlier if
+    a standby requested at the end of the pause would not be ready before the running instance's time-to-live expires.
     """
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)

@@ -20,8 +20,8 @@ for all entries of other kinds.
 
 def storage_reserve(facts: Facts) -> Decimal:
     """
-    Return the price of storing three things for a month: as many checkpoints as the job keeps and one more, all assumed
-    to be as large as the newest; the setup caches; and the files of the script.
+    Return the price of a month of storage for the checkpoints, the setup caches, and the files of the script. The
+    number of checkpoints is one more than the job keeps, and all are assumed to be as large as the newest.
     """
     state = facts.state
     packed_bytes = sum(one.setup.packed_bytes for one in state.packed)

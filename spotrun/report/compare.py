@@ -1,4 +1,4 @@
-"""`spotrun compare A B`: the bills of several runs side by side."""
+"""Shows the bills of several runs side by side, for `spotrun compare A B`."""
 
 from __future__ import annotations
 

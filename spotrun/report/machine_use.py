@@ -1,4 +1,4 @@
-"""Formats the utilization of a run's machines, for the report and as JSON."""
+"""Formats how busy a run's machines were, as text for the report and as JSON."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ from spotrun.spec.model import RunSpec
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
     """
-    Describe the next step of a run, as the rest of a sentence that begins with the run's name. If a quota is full, the
-    text ends with the quota's name. Return "" if the run has ended.
+    Describe the next step of a run, in words that can follow the run's name in a sentence. If a quota is full, the text
+    ends with the quota's name. Return "" if the run has ended.
 
     `no_room` is the reason why the store accepts no more data; "" if it accepts data.
     """
@@ -37,9 +37,9 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
     """
-    Describe a run that has no runner, as the rest of a sentence that begins with the run's name: which command starts a
-    runner, and what the run does after that (`coming`, such as "asks for spot again"). `run` is the reference that
-    users type for the run.
+    Describe a run that has no runner, in words that can follow the run's name in a sentence: which command starts a
+    runner, and what the run does after that. `coming` says the latter, for example "asks for spot again". `run` is the
+    reference that users type for the run.
     """
     if created.is_bench:
         return f"has no runner, and the bench that created it is over: `spotrun down {run}` ends it"
@@ -120,8 +120,8 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
 
 def _sums(state: RunState, running: Launch) -> str | None:
     """
-    Describe how much spot would save per hour at the newest spot price in the ledger, and how long the run must stay on
-    spot until these savings exceed the cost of a changeover. Return None if the ledger has no spot price.
+    Describe how much the run would save per hour on spot, at the newest spot price in the ledger, and after how long
+    this pays for the changeover. Return None if the ledger has no spot price.
     """
     known = spot_launches(state)
     if not known:

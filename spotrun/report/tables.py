@@ -1,6 +1,6 @@
 """
 Formats figures for people to read, and defines how all tables look. No meaning depends on colour alone. Texts are
-printed as they are: rich's markup in them has no effect.
+printed literally: rich markup in them has no effect.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ class FiguresTable:
 
     def _narrowed(self, natural: Sequence[int], least: Sequence[int], group: list[int], width: int) -> dict[int, int]:
         """
-        Return the widths of the columns in `group` so that they fit into `width`. The widest column is narrowed first.
-        Columns that are not text are narrowed only if the text columns cannot be narrowed any further.
+        Return widths with which the columns in `group` fit into `width`. The widest column is narrowed first. Columns
+        that are not text are narrowed only if the text columns cannot be narrowed any further.
         """
         widths = {column: natural[column] for column in group}
         while _total(widths.values(), 1) > width:
@@ -255,7 +255,7 @@ def figures_table(
     texts: Collection[int] = (0,),
     repeated: int = 1,
 ) -> FiguresTable:
-    """Return a table without rows. It will be only as wide as its contents need."""
+    """Return an empty table, which will be only as wide as its rows need."""
     return FiguresTable(title, [first, *others], texts=texts, repeated=repeated)
 
 

@@ -1,4 +1,4 @@
-"""Completes words in a shell: the names of runs in the store, and of files that may be jobs."""
+"""Completes words in a shell: the names of the store's runs, and the paths of job files."""
 
 from __future__ import annotations
 

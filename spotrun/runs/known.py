@@ -39,9 +39,9 @@ def create_known(new: NewRun, role: str = "runner") -> OpenRun:
     """
     Create a run of this user, and open it.
 
-    The digest of entry 0 is remembered first, and entry 0 is written afterwards. So if this command is killed in
-    between, later commands accept the run as the user's own. They do not accept a run that another process has put in
-    its place, because the digest differs.
+    The digest of entry 0 is remembered before entry 0 is written. So even if this command is killed right after writing
+    entry 0, later commands recognise the run as the user's own. If another process has created a different run in its
+    place, they do not accept that run, because its digest differs.
 
     Raises:
         LedgerDamaged: another process wrote entry 0.

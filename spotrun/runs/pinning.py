@@ -75,7 +75,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         SpecInvalid: the image does not exist, this user is not allowed to read it, or it was built for other processors
             than the instances have.
         NotInstalled: this machine has no container engine, and the job would train on this machine.
-        RegistryUnavailable: the job names the image by a tag, and the registry cannot be asked for the tag's digest; or
+        RegistryUnavailable: the job names the image by a tag, and the registry does not give the tag's digest; or
             the job trains on this machine, which does not have the image and cannot reach its registry.
     """
     image, here = spec.image, spec.cloud.here
@@ -141,8 +141,8 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return two values: the login to the image's registry (None if no login is needed or known), and a reason. The reason
-    is normally "". If only instances can read the job's credentials, it says why this machine cannot ask the registry.
+    Return the login to the image's registry (None if no login is needed or known), and the reason why this machine
+    cannot ask the registry. The reason is "" unless only instances can read the job's credentials.
 
     If the job has no credentials, the user's identity on `cloud` is used as the login, unless `cloud` is "".
 

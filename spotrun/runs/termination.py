@@ -67,8 +67,8 @@ def _ask_to_stop(opened: OpenRun) -> None:
 
 def _unended(run: OpenRun) -> str:
     """
-    Ask the cloud to end the run's instances. Return "" if it will end all of them; otherwise return why the caller has
-    to try again.
+    Ask the cloud to end the run's instances. Return "" if the cloud accepted this for all of them; otherwise return the
+    reason why the caller has to try again.
 
     Raises:
         LoginNeeded: another try would fail too, because the user cannot log in while this command waits.

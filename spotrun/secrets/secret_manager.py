@@ -107,8 +107,8 @@ def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     """
-    Return a session with the default credentials, and the project that has the secrets: `named` or, if that is None,
-    the project of the credentials.
+    Return a session with the default credentials, and the project in which the secrets are: `named` or, if that is
+    None, the project of the credentials.
 
     Raises:
         SecretUnreadable: `named` is None, and the credentials belong to no project.
@@ -166,7 +166,7 @@ def _refused(project: str, name: str, status: int, told: Answer) -> SecretUnread
 
 def _text(project: str, name: str, told: Answer) -> str:
     """
-    Return the value in an answer, decoded to text.
+    Return the secret's value from Secret Manager's answer, decoded to text.
 
     Raises:
         StoreUnavailable: the answer was damaged in transit.

@@ -1,6 +1,6 @@
 r"""
-Finds in a text the secret values that contain a `\`, a `%` or a `&`. These values are compared with the text character
-by character, because each of these three characters can be read in two ways.
+Finds secret values in a text, if the values contain a `\`, a `%` or a `&`. Each of these three characters can be read
+in two ways, so these values are compared with the text character by character.
 
 In the text, `\t` may be an encoded tab, or a backslash and a `t` of a value. `%41` may be an encoded `A`, or three
 characters of a value. So both readings are tried, and the characters that follow decide.
@@ -33,8 +33,8 @@ terminal colour, or a backslash at the end of a line. It does not remove line en
 
 def spelled(values: Iterable[str], way: RedactionForm) -> list[str]:
     """
-    Return the values that contain one of SIGNS, without the characters that the comparison ignores. A value is left out
-    if it decodes to the same characters as a value without SIGNS, because a search for that other value finds it too.
+    Return the values that contain one of SIGNS, after removing the characters that the comparison ignores. A value is
+    left out if it decodes to the same text as a value without SIGNS, because searching for the latter finds both.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -106,8 +106,8 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield each position at which the text could contain the beginning of a value whose rest is cut off by the end of
-        the text. At least `least` characters of the value must be there; the last of them can be incomplete.
+        Yield each position at which a value may begin whose rest is cut off by the end of the text. At least `least`
+        characters of the value must be in the text; the last of them can be incomplete.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):
@@ -127,8 +127,8 @@ class SpelledValues:
 
     def _read(self, text: str) -> Iterator[tuple[ValuePrefix, int, int]]:
         """
-        Yield each prefix of a value that occurs in the text, with the start and end of the occurrence. If occurrences
-        of the same prefix end at the same position but start at different ones, yield only the earliest start.
+        Yield each prefix of a value that occurs in the text, with the start and end of the occurrence. If several
+        occurrences of a prefix end at the same position, yield only the one that starts first.
         """
         read: dict[int, dict[ValuePrefix, int]] = {}
         at = self._next(text, 0)
@@ -159,9 +159,9 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    Yield each way to read the character at position `at`, as (end of the characters that were read, their meaning).
-    There are several ways if the character can stand for itself or begin an encoded character. A decoded character can
-    itself begin another encoded character, which is then a further way.
+    Yield each way to read the text at position `at`, as (end of what was read, its meaning). There are several ways if
+    the character there can stand for itself or begin an encoded character. A decoded character may in turn begin
+    another encoded character, which gives one more way.
     """
     end, letters = at + 1, text[at]
     yield end, letters
@@ -207,8 +207,8 @@ def _is_begun(text: str, at: int) -> bool:
 
 def _with_backslashes(text: str, start: int) -> int:
     """
-    Return the position of the first of the consecutive backslashes that end at `start`; `start` if there are none. JSON
-    within JSON writes several backslashes before a character.
+    Return the position at which the backslashes up to position `start` begin; `start` if there is no backslash before
+    it. JSON within JSON has several backslashes before a character.
     """
     while text[start] == "\\" and text[start - 1 : start] == "\\":
         start -= 1

@@ -1,5 +1,6 @@
 """
-Named types for the values of a spec. A type defines how pydantic reads a value, writes it, and describes it to editors.
+Named types for the values of a spec. Each type defines how pydantic reads a value, writes it, and describes it in the
+JSON Schema for editors.
 
 The parsers are in `spotrun.spec.values` and `spotrun.units`.
 """

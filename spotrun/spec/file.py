@@ -103,8 +103,8 @@ def load_spec(
     `overrides` are the values of flags. Each is given with the path of the key that the flag sets:
     {"resources.max_price": "2.50", "resources.spot_policy": "spot", "envs.LR": "0.1"}. None means that the flag was not
     given. These values are checked like those of the file, but a problem names the flag (`--max-price`, `--spot`,
-    `--env LR`). `default_store` is the default of `checkpoint.uri`. `arguments` replace the arguments of the script,
-    unless they are empty.
+    `--env LR`). `default_store` is the default of `checkpoint.uri`. If `arguments` are not empty, they replace the
+    arguments of the script.
 
     Raises:
         SpecFileInvalid: lists every problem with its key, line and suggestion; nothing was started.
@@ -174,8 +174,8 @@ def resolve(
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """
-    If the `with` block raises an error about a key of the job, add to the error the source of the key's value: the line
-    in the file at `path`, or the flag.
+    Extend an error that the `with` block raises about a key of the job: add the source of the key's value, which is the
+    line in the file at `path`, or the flag.
     """
     try:
         yield
@@ -268,7 +268,7 @@ class Draft:
     def _as_spelled(self, key: Key) -> Key:
         """
         Return the key that the user wrote in the file for a key of the model. The two differ if the user wrote a
-        shorthand. A shorthand may stand for another shorthand, so the lookup in `spelled` is done twice.
+        shorthand. The lookup in `spelled` is done twice, because a shorthand may stand for another shorthand.
         """
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
@@ -278,8 +278,9 @@ class Draft:
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
     """
-    Return a problem together with its line and column in the file: those of `at` if it is given, otherwise those of the
-    problem's key. If the file does not have this key, take those of the innermost section that would contain it.
+    Return a problem together with its line and column in the file: the position `at` if it is given, otherwise the
+    position of the problem's key. If the file does not have this key, use the position of the innermost section that
+    would contain it.
     """
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
@@ -422,8 +423,8 @@ def _take_run(draft: Draft) -> None:
 
 def _take_places(draft: Draft) -> None:
     """
-    Rewrite `resources.any_of` if it lists the user's own machine and a cloud. The keys of the cloud's entry move to
-    `resources`, and the name of the machine moves to `resources.home`.
+    Rewrite `resources.any_of` if it lists the user's own machine and a cloud: move the keys of the cloud's entry to
+    `resources`, and the machine's name to `resources.home`.
     """
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):
@@ -431,7 +432,7 @@ def _take_places(draft: Draft) -> None:
     if HARDWARE in resources:
         name = shown(resources.pop(HARDWARE))
         advice = f"write any_of: [{{cloud: local, hardware: {name}}}, {{cloud: aws}}]"
-        draft.add(("resources", HARDWARE), "a machine of your own must be listed with a cloud in any_of", advice)
+        draft.add(("resources", HARDWARE), "your own machine can only be used together with a cloud, in any_of", advice)
     if not has_machine(resources.get(ANY_OF)):
         return
     try:
@@ -477,8 +478,8 @@ def _take_outputs(draft: Draft) -> None:
 
 def _spell_choice(draft: Draft) -> None:
     """
-    For each kind in a choice of accelerators, record the key at which the user wrote it. Messages quote this key. In
-    the model, all kinds are below the key `any_of`, which the user may not have written.
+    For each kind in a choice of accelerators, record the key under which the user wrote it, because messages quote that
+    key. In the model, all kinds are under the key `any_of`, which the user may not have written.
 
     SkyPilot also accepts the forms `{T4:1, V100:1}` and `{T4, V100}`, which YAML reads as names without values. These
     missing values are not reported as problems.

@@ -84,7 +84,7 @@ def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str],
     if number != 1:
         how = "lacks this argument" if not number else f"has this argument {number} times"
         raise SpecInvalid(
-            f"{flag}: the command in run {how} (looked for {' or '.join(_flags(names[:2]))} with a value)",
+            f"{flag}: the command under run {how} (spotrun looked for {' or '.join(_flags(names[:2]))} with a value)",
             hint="write it into the command, or write train: {script: …, args: […]} instead of run",
             key=("train", "run"),
         )

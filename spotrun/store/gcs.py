@@ -3,7 +3,7 @@ Implements a store in a Google Cloud Storage bucket, under a prefix. `STORAGE_EM
 instead of Google's.
 
 All requests go through google-cloud-storage, for two reasons. It is the only library that can send the precondition
-*generation 0*, with which the service creates an object only if it does not exist yet. And it checks the CRC32C of each
+*generation 0*: the service then creates an object only if it does not exist yet. And it checks the CRC32C of each
 upload and download.
 """
 
@@ -169,8 +169,8 @@ def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
 @lru_cache(maxsize=8)
 def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
     """
-    Return the client for a process and its settings, which come from environment variables. All stores of the process
-    with the same settings share the client.
+    Return the client that all stores of this process with these settings share. The settings come from environment
+    variables.
     """
     os.environ.setdefault(_NO_LOOK, "true")
     return storage.Client()

@@ -1,8 +1,8 @@
 """
 Finds the lifecycle rules of a bucket that would remove the objects of a run.
 
-A rule counts even if it applies to only some of the objects below the store's prefix, such as those in one folder, or
-only large ones.
+A rule that would remove only some of the objects below the store's prefix counts too, such as a rule for one folder or
+for large objects.
 """
 
 from __future__ import annotations

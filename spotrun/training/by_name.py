@@ -1,4 +1,7 @@
-"""Recognises library objects by their class names. Covers both Lightning packages without importing either."""
+"""
+Recognises objects of libraries by the names of their classes. This works for both Lightning packages without importing
+either.
+"""
 
 from __future__ import annotations
 

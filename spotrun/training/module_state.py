@@ -14,7 +14,7 @@ State = dict[str, Any]
 
 def dump(module: torch.nn.Module, *, gradients: bool = False) -> State:
     """
-    Return the non-persistent buffers, and the accumulated states of torchmetrics' metrics. With `gradients`, also
+    Return the non-persistent buffers, and the accumulated states of torchmetrics' metrics. If `gradients` is True, also
     return the gradients that no optimizer has used yet.
     """
     parts = list(module.named_modules())

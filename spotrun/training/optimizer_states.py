@@ -2,8 +2,8 @@
 Loads the optimizer states of a checkpoint, which may arrive after training has begun.
 
 These states make up at least half of a checkpoint, and nothing needs them before the first optimizer step. So the first
-forward and backward pass run while the states arrive. No code ever sees an optimizer without its state, because any
-read of the state waits until it has arrived.
+forward and backward pass run while the states arrive. Any code that reads an optimizer's state waits until the state
+has arrived.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class OptimizerStates:
     """
     The states of all optimizers, which may still be arriving from the agent.
 
-    `views` has one state for each optimizer, in the form of the optimizer's `state_dict`. The states' tensors are in
-    `memory`, which is freed once `take` has returned them. `parts` describes the optimizers; it is None if an older
-    version of spotrun saved the snapshot.
+    `views` has the state of each optimizer, in the form of the optimizer's `state_dict`. The tensors of these states
+    are in `memory`, which `take` releases. `parts` describes the optimizers; it is None if an older version of spotrun
+    saved the snapshot.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -45,8 +45,8 @@ class OptimizerStates:
 
     def take(self) -> Sequence[State]:
         """
-        Wait until the states have arrived, and return them. The result lacks the functions that the script has in an
-        optimizer's parameter groups, because snapshots contain no functions. `of_living` adds them.
+        Wait until the states have arrived, and return them. Snapshots contain no functions, so the result lacks those
+        in the optimizers' parameter groups. `of_living` adds them.
         """
         if self._taken is None:
             self._taken = self._views = self._memory.keep(self._views)
@@ -176,7 +176,7 @@ def _copied(group: State) -> State:
 
 def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) -> None:
     """
-    Load the whole state `saved` into an optimizer for which only the groups were loaded earlier.
+    Load the whole state `saved` into an optimizer. So far, only its parameter groups were loaded.
 
     The state is loaded together with `loaded_groups`, the groups as they were loaded. The script may have changed a
     learning rate or added a group since then, so the optimizer's current groups are put back afterwards.

@@ -64,8 +64,8 @@ class Ranks:
         the secret, its gang and the random bytes of all ranks.
 
         Raises:
-            RanksUnrelated: a process does not know the secret; or a process connected too late, to ranks of another
-                attempt, or of a later incarnation of the same attempt.
+            RanksUnrelated: a process does not know the secret. Or it connected so late that the other ranks belong to
+                another attempt, or to a later incarnation of its attempt.
         """
         if self._group is None:
             return
@@ -137,7 +137,7 @@ class Ranks:
         ranks.
 
         Raises:
-            Unsavable: on rank 0 only; a rank's state contains a value that checkpoints cannot contain.
+            Unsavable: a rank's state contains a value that checkpoints cannot contain. Only rank 0 raises this.
         """
         if self._group is None:
             return [own]

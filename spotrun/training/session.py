@@ -94,9 +94,9 @@ class Session:
 
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
-        Report to the agent that a fit() begins, and wait until the agent has found the checkpoint to resume from. There
-        is no time limit. The agent may still be fetching the checkpoint when this returns; `Arrival.need` later waits
-        for the missing bytes.
+        Report to the agent that a fit() begins, and wait, without a time limit, until the agent has found the
+        checkpoint to resume from. The agent may not have fetched all of it yet: `Arrival.need` later waits for the
+        missing bytes.
 
         Raises:
             LinkClosed: the agent is gone.

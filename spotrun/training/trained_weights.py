@@ -18,8 +18,8 @@ DEPTH_MAX = 4
 
 def left_out(module: nn.Module, optimizers: Sequence[Optimizer], state: State) -> list[str]:
     """
-    Return the names of the weights that an optimizer trains and that a checkpoint would lack, in the order of the
-    optimizers. `state` is everything that a checkpoint saves, except the optimizers' states.
+    Return the names of the weights that an optimizer trains but no checkpoint would contain, in the optimizers' order.
+    `state` is everything that a checkpoint saves, except the optimizers' states.
 
     The module's own weights are never in the result, because they are always saved (weights.py). Any other weight
     counts as saved if a tensor in `state` uses the same memory: the script may have saved it in its own way.

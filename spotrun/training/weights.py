@@ -2,8 +2,8 @@
 Saves and restores a module's true weights: its parameters and persistent buffers, by name.
 
 A framework's checkpoint contains the result of `state_dict()`. This is not enough, because the script may override that
-method for its own purposes. The result may then be averages of the weights, only the adapters, or a pruned model. So a
-snapshot contains a second entry (`BESIDE`), with each weight that the result lacks.
+method: the result may be averaged weights, a pruned model, or only a model's adapters. So a snapshot has a second entry
+(`BESIDE`) with the weights that are missing from that result.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def put_back(module: nn.Module, weights: Weights) -> None:
     parts are not.
 
     Raises:
-        Misfit: `module` lacks a part, or has one that is new or different. The module's values are then unchanged, but
+        Misfit: the parts of `module` are not those of the snapshot. The module's values are then unchanged, but
             `prune_again` and `share_again` may have changed its structure.
     """
     prune_again(module, weights)
@@ -187,8 +187,9 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Add missing parts, such as a teacher or a model of averaged weights. Each is a copy of another part with the same
-    structure; without such a part, it stays missing. `put_back` later loads the part's weights.
+    Add the parts that are missing from `module`, such as a teacher or a model of averaged weights. Each one is copied
+    from another part with the same structure. If there is no such part, nothing is added. `put_back` later loads the
+    weights of the added parts.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")
@@ -197,9 +198,9 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Find modules from which missing ones can be copied. A module is missing if it is in `modules` but not in `now`. The
-    result maps each missing module's name to the name of a module in `now` with the same structure. A missing module is
-    left out if there is no such module, or if it is copied together with a module that contains it.
+    Find a module to copy for each missing module. A module is missing if it is in `modules` but not in `now`. The
+    result maps the name of each missing module to the name of a module in `now` with the same structure. A missing
+    module is left out if no module has its structure, or if it is copied as a part of another missing module.
     """
     there, builds = _builds(now), _builds(modules)
     found: dict[str, str] = {}

@@ -228,7 +228,7 @@ class TransformersFramework(TrainerLoop):
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call the script's callbacks' `on_epoch_begin` once for each of the `epochs` epochs that began before the
+        Call `on_epoch_begin` of the script's callbacks `epochs` times: once for each epoch that began before the
         snapshot. `training` is ignored, because the Trainer calls `on_train_begin` even if no step is left to train.
         """
         trainer = self._trainer
@@ -263,9 +263,9 @@ class TransformersFramework(TrainerLoop):
 
     def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
-        End the training. If the training had already ended in an earlier process, do not call `on_train_end` of the
-        script's callbacks, because the checkpoint includes its effects. Do only what is necessary in every process,
-        such as closing files.
+        End the training. If it had already ended in an earlier process, do only what each process needs, such as
+        closing files. In this case, the script's callbacks get no `on_train_end`: the checkpoint already includes the
+        effects of the earlier call.
         """
         if self._place is None or not self._place.finished:
             return original(*args, **kwargs)

@@ -1,4 +1,6 @@
-"""Plans the steps at which a verification kills the training, and records the steps from which the training resumed."""
+"""
+Chooses the steps at which a verification kills the training, and records the steps from which the training resumed.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The kills that the user requests.
 
-    The training is killed after the steps in `at`. If `at` is empty, it is killed after `kills` random steps, drawn
-    with `seed`, one of which is replaced by a step soon after the best value of a metric. `within` is the maximum
-    duration of each training, in system time.
+    The training is killed after each step in `at`. If `at` is empty, it is killed `kills` times: after random steps,
+    drawn with `seed`, and once soon after the best value of a metric. `within` is the maximum duration of each
+    training, in system time.
     """
 
     kills: int
@@ -52,8 +54,8 @@ def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Planned
     best value of a metric.
 
     At a new best value, scripts often write files, such as the best model. The next instance has these files only if a
-    checkpoint restores them. To test this, one kill ends the instance soon after a best value: the last one after which
-    enough steps remain. If the user names the steps, there is no such kill.
+    checkpoint restores them. To test this, one kill ends the instance soon after the last best value that is not too
+    close to the end of the training. If the user names the steps, there is no such kill.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)

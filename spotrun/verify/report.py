@@ -139,8 +139,8 @@ def _place(found: Difference) -> str:
 
 def others(found: Differences) -> list[str]:
     """
-    Return a list of one line, which summarises all differences except the first; an empty list if there is only one.
-    Later differences may be consequences of the first, so the line names only some of them, and counts the others.
+    Summarise all differences except the first, in a list with one line; empty if there is only one difference. Later
+    differences may be consequences of the first, so the line names only some of them, and counts the others.
     """
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:

@@ -259,7 +259,7 @@ def test_command_must_have_the_varied_argument_once():
     command = "torchrun train.py --batch-size 16 --lr 0.1 && echo"
     assert trained_with(spec(train={"run": command}), trial) == "torchrun train.py --batch-size 64 --lr 0.1 && echo"
     for wrong in ("python train.py", "a --batch-size 1; b --batch-size=2"):
-        with pytest.raises(SpecInvalid, match=r"the command in run (lacks|has) this argument"):
+        with pytest.raises(SpecInvalid, match=r"the command under run (lacks|has) this argument"):
             trained_with(spec(train={"run": wrong}), trial)
 
 

@@ -18,8 +18,8 @@ from spotrun.spec.patterns import chooser
 
 class TrainingFiles:
     """
-    All files that a script has written into the work folder, except files that the job excludes and paths for which
-    `stays` returns True. If one of these files cannot be stored, the checkpoint is made without it, and a restore
+    All files that a script has written into the work folder, except the files that the job excludes, and those for
+    which `stays` returns True. If one of these files cannot be stored, the checkpoint is made without it, and a restore
     leaves that file as it is.
     """
 

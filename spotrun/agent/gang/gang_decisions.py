@@ -1,4 +1,4 @@
-"""Makes the decisions of a gang's members. Pure: each decision is computed from facts that the caller passes."""
+"""Decides what the members of a gang do. Pure: each decision is computed from facts that the caller passes."""
 
 from __future__ import annotations
 
@@ -177,8 +177,8 @@ def silent_members(seen: Mapping[MemberName, SeenStatus], now_s: float, scale: f
 
 def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead: MemberName) -> tuple[MemberName, ...]:
     """
-    Return the members that have to be left out so that all remaining members reach one another. Repeatedly leave out
-    the member with the most broken connections. If the lead is that member, return all members except the lead.
+    Return the members to remove from the gang, so that all remaining members can reach one another. In each round, the
+    member with the most broken connections is removed. If the lead is that member, return all members except the lead.
     """
     apart = {frozenset((name, other)) for name, others in unreached.items() for other in others if other in unreached}
     missing: set[MemberName] = set()
@@ -200,8 +200,8 @@ def are_settled(
     three conditions is enough:
 
     - all other trainers have ended
-    - the lead's trainer ended ENDS_WITHIN_S ago, and all other members have reported since. A trainer that still runs
-      is probably waiting in a collective call, and so has no error to report.
+    - the lead's trainer ended ENDS_WITHIN_S ago, and every other member has sent a status since. A trainer that still
+      runs is probably waiting in a collective call, and so has no error to report.
     - a member is silent
 
     `lost` is True if every trainer that has ended reported a lost connection to another trainer. Then either the report

@@ -1,8 +1,8 @@
 """
 The Python environment of a run on one instance, into which the job's `setup` command installs packages.
 
-The environment is a layer over another Python: the agent's or, in a container, the image's. It can import all packages
-of that Python, such as torch. A `pip install` in it changes only the instance's folder, never the Python below.
+The environment is a virtual environment on top of another Python: the agent's or, in a container, the image's. It can
+import all packages of that Python, such as torch. `pip install` changes only the environment, never that Python.
 """
 
 from __future__ import annotations

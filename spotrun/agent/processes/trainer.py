@@ -68,7 +68,7 @@ class Newest(NamedTuple):
     """
     A commit, and the arena from which it was made: the memory behind the descriptor `fd`, from byte `start` on. The
     trainer may already have begun to overwrite the arena. So a reader has to compare digests before it uses the memory.
-    `digest` is the digest of the commit's whole image, if only the changed parts of the image were sent.
+    If only the changed parts of the commit's image were sent, `digest` is the digest of the whole image.
     """
 
     commit: int
@@ -101,10 +101,10 @@ class Trainer:
     """
     The state of one trainer, and its messages. This class makes no decisions.
 
-    - `asked`: the reason for a snapshot that was requested and not yet taken
-    - `final`: the number of the final commit of the newest fit(); None until that commit exists, and again once another
-      fit() has made a step
-    - `fit_wanted`: the number of a fit() that the script has called, and that waits to hear where it starts
+    - `asked`: the reason for which a snapshot was requested that has not been taken yet
+    - `final`: the number of the newest fit()'s final commit; None until that commit exists, and None again from the
+      first step of another fit()
+    - `fit_wanted`: the number of a fit() that the script has called, and that waits until the agent says where to start
     - `stalled_s`: the seconds of run time for which the trainer has paused for snapshots so far
     - `terminated`: the command has received SIGTERM
     - `trained_again`: the command's first training process died, and the command then began another training
@@ -172,9 +172,9 @@ class Trainer:
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Tell the trainer where its training starts, as soon as the trainer has said hello (connected to the agent). Send
-        no image if the trainer already got it part by part during the download. The `later` starts are for the script's
-        next fit() calls.
+        Tell the trainer where its training starts, as soon as the trainer has said hello (connected to the agent). If
+        the trainer already received the image part by part during the download, the image is not sent again. The
+        `later` starts are for the script's next fit() calls.
 
         The agent keeps the image open until the trainer makes steps. Closing the image frees much memory, which takes a
         while, and would delay the first step.
@@ -185,9 +185,9 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Restart the trainer's process if it was given parts of an image other than `image` while that image was fetched.
-        That image turned out to be damaged, and the trainer may have loaded weights from it. No step is lost, because
-        no trainer makes a step before its image is complete.
+        Restart the trainer's process if it has received parts of a checkpoint image other than `image`. The other image
+        turned out to be damaged while it was fetched, and the trainer may have loaded weights from it. No step is lost,
+        because no trainer makes a step before its image is complete.
         """
         if self._coming is None or self._coming.image is image:
             return
@@ -243,8 +243,8 @@ class Trainer:
 
     def begin_fit(self, start: Start) -> None:
         """
-        Begin another fit() in the same process. If this fit() starts from a checkpoint's image, reset `final`: the
-        final commit is not known yet, because this fit() may make further steps.
+        Begin another fit() in the same process. If it starts from a checkpoint's image, reset `final`: it may make
+        further steps, so it has no final commit yet.
         """
         self._drop_image()
         self._start, self._image = start, start.image
@@ -275,7 +275,7 @@ class Trainer:
         """Return the arena that contains the snapshot; None if that arena does not belong to the trainer."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
-            self._context.note(f"ignored a snapshot in arena {taken.arena}, which does not belong to the trainer")
+            self._context.note(f"ignored a snapshot: the trainer has no arena {taken.arena} of this size")
             return None
         self._wants_room = False
         return arena
@@ -460,8 +460,8 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Kill the command, because a second one of its processes wants to train. What follows depends on the process that
-        began to train first:
+        Kill the command, because a second process of it wants to train. What follows depends on the first process that
+        trained:
 
         - If it died in the middle of its training, the command is started again, and resumes from a checkpoint.
         - If it still trains, or has completed its training, record that the trainer has refused to train: spotrun

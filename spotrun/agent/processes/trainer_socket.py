@@ -1,9 +1,9 @@
 """
 Accepts connections from the processes of one trainer. Each trainer has a separate Unix socket in the instance's folder.
 
-The first process that connects leads the training, and keeps the connection. Every other process is refused, and is
-told why. Each trainer's socket has a different path. So a process that an earlier trainer has left running cannot
-connect by mistake: it knows only the path of the earlier socket, which no longer exists.
+Only the first process that connects is accepted, and it leads the training. Every other process is refused, and
+receives the reason. Each trainer's socket has a different path. So a process that an earlier trainer has left running
+cannot connect by mistake: it knows only the earlier path, which no longer exists.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ONE_TRAINING = f"put each training into a separate job, or call fit() several ti
 
 class Entrance:
     """
-    The socket of one trainer. The variable `SPOTRUN_AGENT` in the trainer's environment contains `address`. `leader` is
-    the process that leads the training.
+    The socket of one trainer. The trainer finds it through `address`, which the environment variable `SPOTRUN_AGENT`
+    contains. `leader` is the process that leads the training.
 
     Raises:
         OSError: no socket can be made in the folder.
@@ -55,7 +55,7 @@ class Entrance:
     def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
         """
         Accept connections in a separate thread until `close` is called. `leads` is called with the connection of the
-        first process, which leads the training. This call must not block.
+        first process, which leads the training. `leads` must not block.
         """
         threading.Thread(target=self._work, args=(trainer, leads), name="entrance", daemon=True).start()
 
@@ -104,8 +104,8 @@ class Entrance:
         """
         Refuse a process that connected after the leader. If the leader still runs, tell the process why.
 
-        If the leader has ended, give the process no answer: it waits, and is killed together with the command. With an
-        answer, it would print an error, and the leader's error would no longer be the last one in the log.
+        If the leader has ended, give the process no answer: it waits, and is killed together with the command. If it
+        got an answer, it would print an error, and the leader's error would no longer be the last one in the log.
         """
         alone = not _lives(leader)
         self._inbox.put(CameTooLate(self._incarnation, pid, leader.pid, alone))

@@ -1,1 +1,1 @@
-"""Snapshots that wait to be saved: arenas in memory, and frozen files."""
+"""Holds snapshots until they are saved: in arenas in memory, and in frozen files."""

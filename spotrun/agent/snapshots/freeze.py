@@ -2,9 +2,8 @@
 Freezes a command's state: copies all its files as they are at one moment, or copies nothing.
 
 The files that have changed since the last checkpoint are copied, one after another, into one temporary file that has no
-name in any folder. This is quick if the file system lets two files share the same blocks. Then all files of the state
-are surveyed a second time. If any of them has changed during the copy, the copy may mix an older and a newer state, and
-is dropped.
+name in any folder. Copying is quick if the file system lets two files share blocks. Then all files of the state are
+surveyed again. If any of them has changed in the meantime, the copy may mix an older and a newer state, and is dropped.
 
 The files of a training that reports its steps are not copied here. The trainer itself freezes them between two steps
 (spotrun/training/work_folder/freezing.py).

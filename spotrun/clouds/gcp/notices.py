@@ -6,7 +6,7 @@ https://cloud.google.com/compute/docs/metadata/querying-metadata. The value `pre
 be preempted, but not when. How much time is left depends on the length of notice that the launch requested:
 https://cloud.google.com/compute/docs/instances/spot.
 
-No other value announces a preemption, not even a value about graceful shutdown (failures.md N14). If the answer is
+Only this value announces a preemption; the values about a graceful shutdown do not (failures.md N14). If `preempted` is
 neither TRUE nor FALSE, Blind is raised.
 """
 
@@ -135,8 +135,9 @@ class PreemptionNotices:
 
 class HostMaintenance:
     """
-    A source of recommendations: Google announces that maintenance of the host will end the instance. It does so up to
-    an hour ahead, so this is not a notice. If Google will migrate the instance instead, nothing is reported.
+    A source of recommendations. Google announces up to an hour ahead that host maintenance will end the instance.
+    Because this is so early, spotrun treats it as a recommendation, not as a notice. If Google will migrate the
+    instance instead, nothing is reported.
     """
 
     def __init__(self, value: MetadataValue) -> None:

@@ -1,7 +1,7 @@
 """
 Reads the operations that were performed on an instance, and who requested them.
 
-After an instance is gone, Google keeps only its operations. Their types:
+After an instance is gone, Google keeps only its operations. The types of operations are listed in
 https://cloud.google.com/compute/docs/instances/viewing-and-managing-operations and
 https://cloud.google.com/compute/docs/logging/activity-logs
 """
@@ -41,9 +41,9 @@ the end of the instance.
 
 class Operation(NamedTuple):
     """
-    One operation. `of` is its instance's number, which Google never reuses; `target` and `zone` are the instance's name
-    and zone. `off_since` is the time at which the machine was switched off, if spotrun deleted the instance for that
-    reason.
+    One operation on an instance. `of` is the number of the instance, which Google never reuses; `target` and `zone` are
+    the instance's name and zone. `off_since` is the time at which the machine was switched off, if spotrun deleted the
+    instance for that reason.
     """
 
     kind: str
@@ -87,8 +87,8 @@ def _told(row: Mapping[str, Any]) -> str:
 
 def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
     """
-    Return the operations on the newest instance. All `operations` are on instances of one name. Another program may
-    have reused the name of a deleted instance, so they may concern more than one instance.
+    Return the operations on the newest instance. All `operations` are on instances with the same name. There can be
+    several such instances, because another program may have reused the name of a deleted one.
     """
     numbers = [each.of for each in operations if each.of]
     return [each for each in operations if not each.of or each.of == numbers[-1]] if numbers else [*operations]

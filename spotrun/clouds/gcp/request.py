@@ -61,8 +61,8 @@ def insert_body(
     request: LaunchRequest, config: GcpConfig, project: str, notice: timedelta = EXTENDED_NOTICE
 ) -> dict[str, Any]:
     """
-    Return the body of the request, which depends only on the arguments. `notice` is the requested time between the
-    notice to a spot instance and its shutdown signal; 0 requests no notice.
+    Return the body of the request, which depends only on the arguments. `notice` is the time that is requested between
+    a spot instance's notice and its shutdown signal; 0 requests no notice.
     """
     offering = request.offering
     zone = f"zones/{offering.zone}"

@@ -57,8 +57,8 @@ def _mended(name: str, project: str, version: str, state: str) -> str:
 
 def grant_command(name: str, project: str, member: str = _ACCOUNTS) -> str:
     """
-    Return the command that lets service accounts read a secret. With infra/gcp, they can already read secrets whose
-    names begin with SECRETS. Any other secret needs this command.
+    Return the command that lets service accounts read a secret. In a project that was set up with infra/gcp, they can
+    already read secrets whose names begin with SECRETS. Any other secret needs this command.
     """
     role = "roles/secretmanager.secretAccessor"
     return f"gcloud secrets add-iam-policy-binding {name} --project={project} --role={role} --member={member}"

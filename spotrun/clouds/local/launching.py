@@ -1,6 +1,6 @@
 """
 Launches a local instance and its supervisor. If several processes send the same launch request at the same time, only
-one of them launches an instance, and the others get the same instance.
+one of them launches an instance, and all of them get that instance.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Launcher:
 
     def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
         """
-        Return the first member of an earlier launch with the same token. That member may have ended, but at least one
-        member of the launch still runs.
+        Return the first member that an earlier call launched with the same token. It may have ended, but at least one
+        member of that launch still runs.
 
         Raises:
             LaunchTokenSpent: all members have ended, or the launch was given up.
@@ -148,8 +148,8 @@ class Launcher:
 
     def _accept(self, request: LaunchRequest, folder: RecordFolder) -> Record:
         """
-        Check that there is capacity, then write the instance's record. If the capacity is limited, only one process at
-        a time does this; otherwise two processes could both take the last free place.
+        Check that there is capacity, then write the instance's record. If capacity is limited, a lock lets only one
+        process at a time do this, so two processes cannot both take the last free place.
         """
         endless = self._config.capacity is None and request.offering.capacity_type is not CapacityType.OWN
         with nullcontext() if endless else self._places.deciding(START_WITHIN_S):
@@ -213,7 +213,7 @@ class Launcher:
     def _has_room(self, request: LaunchRequest) -> bool:
         """
         Return True if the pool has room for all requested instances, in addition to those that the run already has
-        there. A machine that the user owns has room for one instance, of any run.
+        there. A machine that the user owns has room for only one instance, whichever run it belongs to.
         """
         capacity, pool = self._config.capacity, request.offering.pool
         if pool.capacity_type is CapacityType.OWN:

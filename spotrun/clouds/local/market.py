@@ -3,8 +3,8 @@ The simulated spot market. Prices and capacity depend only on a seed and on run 
 market.
 
 The market is modeled on public traces of V100 and K80 spot capacity (2022-23). A pool's capacity comes and goes.
-Periods with capacity have a median of half an hour and a mean of three hours (a heavy tail); one in ten lasts ten
-minutes or less. After about one loss in four, capacity is back within ten minutes.
+Periods with capacity are heavy-tailed: they last half an hour in the median and three hours on average, and one in ten
+lasts ten minutes or less. After about one loss in four, capacity is back within ten minutes.
 """
 
 from __future__ import annotations

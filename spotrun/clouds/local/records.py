@@ -52,10 +52,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
     Everything that the cloud knows about one instance, with all values that the instance's supervisor needs.
 
-    `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian` are
-    None until these processes have started; if `supervisor` stays None, the launcher died before it started the
-    supervisor. `count` is the number of members in the launch, None for a single instance. `accepted_s` is the time on
-    the system clock at which the record was first written.
+    `script_seen` counts the steps of the market's script that had happened before the launch. `supervisor` and
+    `guardian` are None until these processes have started; if `supervisor` stays None, the launcher died before it
+    started the supervisor. `count` is the number of members in the launch, None for a single instance. `accepted_s` is
+    the time on the system clock at which the record was first written.
     """
 
     instance: Instance
@@ -83,9 +83,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
         """
-        Return a copy of the record that says when the instance ended and who ended it. If `at` is earlier than the
-        launch or the last price change, use the later of these times instead, because the instance cannot have ended
-        before them.
+        Return a copy of the record with the instance's end: the time `at`, and who ended it. If `at` is earlier than
+        the launch or the last price change, the later of these two is used instead, because the instance cannot have
+        ended before them.
         """
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
@@ -153,8 +153,7 @@ class RecordFolder:
     def agree(self, word: str) -> str:
         """
         Decide whether all members of a gang start, or none of them. `word` is this process's proposal (ALL or NONE).
-        Write it as the decision, unless another process has already written one. Return the decision that was written
-        first: all processes follow this decision.
+        The first proposal to be written is the decision, and all processes follow it. Return the decision.
         """
         with contextlib.suppress(FileExistsError):
             os.symlink(word, self._word)

@@ -35,8 +35,8 @@ _RENAMED = "nvalid partition"
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
     """
-    Return an error for the message with which Slurm refused to do `what`: a plain CloudError if the message is unknown,
-    None if Slurm did not refuse.
+    Return the error that Slurm's message stands for, if Slurm refused to do `what`; a plain CloudError if the message
+    is unknown. Return None if Slurm did not refuse.
     """
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:
@@ -65,7 +65,7 @@ def require_answer(answer: Answer, what: str) -> str:
 
     Raises:
         CloudUnavailable: the program failed. Every failure counts as temporary, even one with a message such as
-            "invalid partition", because a program that only reads requests nothing that Slurm could refuse for good.
+            "invalid partition": the program only reads, so there is no request that Slurm could refuse permanently.
         AccessDenied: this user has no right to run the program.
     """
     found = fault(answer, what)

@@ -26,7 +26,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 class GangJob(NamedTuple):
     """
     A job and the records of its members. `seats` are the members' nodes; empty if they are not known yet. `ended` has
-    one item for each member: when and why it ended before the job; None if it did not.
+    one item for each member: when and why it ended; None if it runs until the job ends.
     """
 
     job: Job
@@ -86,9 +86,9 @@ class GangJob(NamedTuple):
 
     def _billed_until(self, index: int) -> datetime:
         """
-        Return the time until which a member is billed. It is rounded down to a whole second, as Slurm rounds the job's
-        end, so that no member is billed beyond the job's end. If the job continues, the rest of that second is billed
-        to the member that ends last.
+        Return the time until which a member is billed. It is rounded down to a whole second, because Slurm rounds the
+        job's end in the same way, and no member may be billed longer than the job. If the job continues, the member
+        that ends last pays for the rest of that second.
         """
         return self._ended_at(index).replace(microsecond=0)
 
@@ -111,9 +111,8 @@ class GangJob(NamedTuple):
 
     def _changes(self, last: int) -> Iterator[tuple[datetime, int]]:
         """
-        Yield each change in the number of nodes that are billed to the last member, as its time and 1 or -1. It is 1
-        when another member ends, because its node is then billed to the last member. It is -1 when the last member's
-        own node is lost.
+        Yield each change in the number of nodes that are billed to the last member: the time of the change, and 1 or
+        -1. The number grows by 1 when another member ends, and shrinks by 1 when the last member's own node is lost.
         """
         for index, ended in enumerate(self.ended):
             lost = ended is not None and ended.by is EndedBy.FAULT

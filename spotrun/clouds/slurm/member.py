@@ -7,7 +7,7 @@ training in a separate session.
 In Slurm's terms, this program is the task of a step. Slurm sends SIGTERM as its notice. Depending on the cluster's
 ProctrackType, the signal goes to the task alone, to the task's process group, or to all descendants of slurmstepd, the
 step's daemon. The signal must not reach the agent and the training, because it would end them. So they run as orphans
-in a separate session. When the task ends, a pipe to them closes, and they end too.
+in a separate session. They hold the end of a pipe from the task: when the task ends, the pipe closes, and they end too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-Guesses from the file systems mounted on this machine whether the nodes of a cluster can also access a given folder.
+Guesses whether the nodes of a cluster can access a given folder of this machine. The guess is based on the file systems
+mounted here.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def is_of_one_machine(kind: str) -> bool:
 
 def _mounted(mounts: Path) -> list[tuple[Path, str]]:
     """
-    Return the folder and the kind of each mount. The newest mount comes first, because it hides earlier mounts on the
-    same folder. The file `mounts` has the format of /proc/mounts (proc(5)), which writes a space in a name as \\040.
+    Return the folder and the file system type of each mount. The newest mount comes first, because it hides earlier
+    mounts on the same folder. The file `mounts` has the format of /proc/mounts (proc(5)), which writes a space in a
+    name as \\040.
     """
     rows = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
     return [(Path(row[1].replace("\\040", " ")), row[2]) for row in reversed(rows) if len(row) > 2]

@@ -53,8 +53,8 @@ class Position:
         The epoch and the batch at which a pass over the data would begin now. Usually the batch is 0.
 
         The batch is not 0 if the loop is about to continue in the middle of an epoch that was restored from a snapshot
-        or from a checkpoint that the script itself wrote. If the script wrote its checkpoint in `on_train_batch_end`,
-        Lightning had not yet counted the batch just trained, so this property adds it.
+        or from a checkpoint that the script itself wrote. Lightning calls `on_train_batch_end` before it counts the
+        batch that was just trained. So if the script wrote its checkpoint there, this property adds that batch.
         """
         epochs = self._trainer.fit_loop.epoch_progress
         progress = self._trainer.fit_loop.epoch_loop.batch_progress

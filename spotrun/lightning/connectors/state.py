@@ -1,4 +1,4 @@
-"""Saves and loads the state of a Trainer: Lightning's own checkpoint, and the metrics that this checkpoint lacks."""
+"""Saves and loads the state of a Trainer: Lightning's own checkpoint, and the metrics that it does not include."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def dump(trainer: Any) -> State:
 
 def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     """
-    Make this fit() restore `state` in place of the checkpoint file, if any, that the script names as `ckpt_path`.
-    Call this in `Callback.setup`.
+    Make Lightning restore `state` in the current fit(), instead of a checkpoint file that the script may pass as
+    `ckpt_path`. Call this in `Callback.setup`.
 
     `kinds` are the classes of the saved schedulers. A scheduler of this fit() whose class differs from the saved one is
     not restored yet, because the script may still replace it with a scheduler of the saved class.
@@ -70,8 +70,8 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
 
 def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
     """
-    Make this fit() restore the schedulers. Some objects in a scheduler's state, such as functions, are not saved; they
-    are taken from the new scheduler.
+    Make Lightning restore the schedulers in the current fit(). Objects that a checkpoint does not contain, such as
+    functions, are taken from the new schedulers.
     """
     connector = trainer._checkpoint_connector
     original = connector.restore_lr_schedulers
@@ -93,8 +93,8 @@ def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
 
 def load_again(trainer: Any, state: State) -> None:
     """
-    Put the entries that Lightning restores after on_fit_start back into the loaded checkpoint, because the script's
-    `on_load_checkpoint` has already run and may have removed them. Call this in on_fit_start.
+    Add entries to the loaded checkpoint again: those that Lightning restores after on_fit_start. The script's
+    `on_load_checkpoint` has already run, and may have removed them. Call this in on_fit_start.
     """
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = connector._loaded_checkpoint | {name: state[name] for name in RESTORED_LAST}
@@ -111,8 +111,8 @@ def load_scores(trainer: Any, state: State) -> None:
 
 def load_weights(trainer: Any, saved: Weights) -> None:
     """
-    Make this fit() load the weights in `saved`, except those whose names the module lacks. Call this in
-    `Callback.setup`.
+    Make Lightning load the weights in `saved` in the current fit(), except those whose names the module lacks. Call
+    this in `Callback.setup`.
 
     If the module's class defines its own `load_state_dict`, that method gets everything that the module's `state_dict`
     returned when the snapshot was made.
@@ -158,7 +158,7 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
     """
     Load the state of each scheduler that the script has added or replaced since Lightning restored the schedulers.
-    `before` has the schedulers that Lightning restored.
+    `before` contains the schedulers that Lightning restored.
     """
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:
@@ -199,8 +199,8 @@ def load_file(trainer: Any, path: str) -> None:
 
 def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
     """
-    Make this fit() run `call` once, when the model is configured and nothing is restored yet. Call this in
-    `Callback.setup`, after `load` or `load_file`.
+    Make Lightning run `call` once in the current fit(), after the model is configured and before anything is restored.
+    Call this in `Callback.setup`, after `load` or `load_file`.
     """
     connector = trainer._checkpoint_connector
     ours = vars(connector).get("resume_start")

@@ -22,8 +22,8 @@ RUNS_MAX = 100
 
 def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str:
     """
-    Return a page that compares the last `RUNS_MAX` of the given runs. Each ratio compares a run with the first of the
-    given runs, even if that first run is not shown.
+    Return a page that compares the last `RUNS_MAX` of the given runs. Each ratio is relative to the first of all given
+    runs, even if the page does not show that run.
 
     If `with_trend` is True, the page also shows how the figures changed from run to run. In this case, all runs must
     have the same name and be sorted by age, oldest first.

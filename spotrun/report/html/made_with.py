@@ -1,4 +1,4 @@
-"""Shows the origin of a run: its job, the Git commit of its work folder, and the versions of the programs."""
+"""Shows what a run was made from: its job, the Git commit of its work folder, and the versions of the programs."""
 
 from __future__ import annotations
 

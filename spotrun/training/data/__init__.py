@@ -1,1 +1,1 @@
-"""Makes the order of the data, and all random numbers that are drawn while data is read, exactly reproducible."""
+"""Makes reading data exactly reproducible: its order, and all random numbers that are drawn while it is read."""

@@ -3,10 +3,10 @@ Restores a training's exact position in its data. The order of the data depends 
 position is a single number: the next batch.
 
 `exact_copy` copies a user's DataLoader. The copy can start an epoch at any batch, without reading the batches before
-it. This is possible because all random number generators are seeded again at two points. Before an epoch's order is
-drawn, they are seeded with the seed and the epoch. Before a sample or batch is read or collated, they are seeded with
-its position. So the data does not depend on the number of workers, the prefetching or the process, or on the random
-numbers that the training itself draws.
+it. This is possible because all random number generators are seeded again at two points: before an epoch's order is
+drawn, with the seed and the epoch; and before a sample or batch is read or collated, with its position. So the data
+depends neither on the process, the number of workers or the prefetching, nor on the random numbers that the training
+itself draws.
 """
 
 from __future__ import annotations
@@ -253,8 +253,7 @@ def _untouched() -> Any:
 
 def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
     """
-    Return a copy of `loader` that can begin at an exact position. `loader` must read a map-style dataset and have a
-    length.
+    Return a copy of `loader` that can begin at any batch. `loader` must have a length and a map-style dataset.
 
     The samples have the same order on all ranks, and each rank's sampler picks the rank's share. The seeds with which
     samples are read differ from rank to rank.

@@ -126,7 +126,7 @@ class Watch:
 
 def _has_changed(before: Any, now: Any) -> bool:
     """
-    Return whether an attribute has changed from `before` to `now`. A change from None to a library's object, such as an
+    Return True if an attribute has changed from `before` to `now`. A change from None to a library's object, such as an
     open file, does not count, because each worker creates such an object when it needs it.
     """
     opened = before is None and type(now) is tuple and now[0] is OTHER

@@ -1,4 +1,4 @@
-"""A stand-in that behaves like the object that it stands for."""
+"""A base class for wrappers that behave like the wrapped object."""
 
 from __future__ import annotations
 

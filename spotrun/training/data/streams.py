@@ -1,9 +1,9 @@
 """
 Reads data that has no index: an IterableDataset, or any other iterable of batches.
 
-Before each sample is read, the random number generators are seeded with its position, so a repeated pass gives the same
-batches. A resume in the middle of a stream calls the stream's `load_state_dict`. If the stream has no such method, the
-samples before that position are read again and skipped.
+Before each sample is read, the random number generators are seeded with the sample's position. So reading the stream
+again gives the same batches. A resume in the middle of a stream calls the stream's `load_state_dict`. If the stream has
+no such method, the samples before that position are read again and skipped.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def has_state(value: object) -> bool:
 
 def is_read_once(loader: object) -> bool:
     """
-    Return True if `loader` can be read only once: it is an iterator, such as a generator, so its next pass continues
-    where the last one stopped, and it has no state that could be restored.
+    Return True if `loader` can be read only once: it is an iterator, such as a generator, and has no state that could
+    be restored. Another pass over it continues where the last one stopped.
     """
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
     return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)
@@ -42,9 +42,9 @@ class SeededStream(Proxy):
     An IterableDataset. Before it reads a sample, it seeds the random number generators with the pass, the worker and
     the sample's number.
 
-    `place` identifies the current pass. It is in shared memory, so that a worker that serves several passes sees when a
-    new one begins. At the start of each pass, a worker checks whether its copy of the dataset has changed since its
-    first pass, and records changes in `notes`.
+    `place` identifies the current pass. It is in shared memory, so that a worker that reads for several passes sees
+    when a new one begins. At the start of each pass, a worker checks whether its copy of the dataset has changed since
+    its first pass, and records changes in `notes`.
     """
 
     def __init__(self, inner: Any, seed: int, rank: int, place: Tensor, notes: Notes | None = None) -> None:

@@ -1,1 +1,1 @@
-"""Adds the logs of loggers to checkpoints, whether a logger writes to files or to a server."""
+"""Adds the logs of loggers to checkpoints. A logger may write to files or to a server."""

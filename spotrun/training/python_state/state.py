@@ -40,16 +40,17 @@ class PythonState:
     """
     The state that the script keeps in Python objects.
 
-    Call the methods in this order: `begins`; `moved`; `reads` for each loader; `starts`; then `dump` at each snapshot.
-    On a resume, call `load` twice: once when the loaders exist but their workers have not started, so that the workers
-    start with the restored state; and once after `starts`, because the script's start hooks create new objects, which
-    have to be restored too.
+    Call the methods in this order: `begins`, `moved`, `reads` for each loader, `starts`, and then `dump` at each
+    snapshot.
+
+    On a resume, call `load` twice: first before the workers of the loaders start, because they copy the restored state;
+    then again after `starts`, because the script's start hooks create new objects, which have to be restored too.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
         """
-        Create the state of `framework`'s training. File objects that are open for writing in the folder `work` are left
-        out, because checkpoints contain the folder's files and the positions in them separately.
+        Prepare to save the state of `framework`'s training. File objects that are open for writing in the folder `work`
+        are left out: checkpoints contain the folder's files, and the positions in them, separately.
         """
         self._framework = framework
         self._script = script or Script.of_this_process()
@@ -82,8 +83,8 @@ class PythonState:
 
     def reads(self, loader: Any, stage: Stage, number: int) -> None:
         """
-        Register loader `number` of a stage. The state of its stream or sampler is not part of the Python state, because
-        it is saved with the position in the data.
+        Register the stage's loader with this number. The state of its stream or sampler is not part of the Python
+        state: it is saved together with the position in the data.
         """
         names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
         self._stops |= {id(one): one for one in (loader, *(getattr(loader, name, None) for name in names))}
@@ -157,8 +158,8 @@ class PythonState:
 
     def load(self, image: State, *, last: bool) -> None:
         """
-        Restore `image`, which `dump` returned in an earlier process. A resume calls this twice, the second time with
-        `last`. If this process has no object for a saved value, the value cannot be restored; after the second call,
+        Restore `image`, which `dump` returned in an earlier process. A resume calls this twice; `last` is True in the
+        second call. A saved value cannot be restored if this process has no object for it. After the second call,
         `news` returns these values.
 
         Raises:

@@ -2,8 +2,8 @@
 Detects changes to objects of libraries and of Python itself that checkpoints do not contain: an iterator that
 advances, an open file, a connection, a library's environment.
 
-Only those facts of an object are compared that can be read without calling its code (inspection.py). A change that
-alters no such fact goes unnoticed. A connection whose traffic cannot be counted is always reported as changed.
+An object is compared only by facts that can be read without calling its code (inspection.py). Any other change goes
+unnoticed. A connection whose traffic cannot be counted is always reported as changed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class UntrackedObjects:
 
     def changed(self, *, probe: bool = True) -> Iterator[UntrackedChange]:
         """
-        Yield the path and class of each object that has changed. An object is reported only once. If `probe` is
-        False and the comparison would be slow because there are many facts, compare nothing.
+        Yield the path and class of each object that has changed. Each object is reported only once. If there are many
+        facts, so that comparing them would be slow, compare nothing unless `probe` is True.
         """
         if not probe and self._many > FEW:
             return
