@@ -7,13 +7,14 @@ line.
 
 File descriptors are sent together with a message (SCM_RIGHTS): the descriptors of arenas, and the descriptor of a
 checkpoint to resume from. The line of the message says how many descriptors belong to it. A receiver needs this number
-because one read may return parts of several messages, together with the descriptors of all of them. On the trainer's
-side, the code needs only the standard library.
+because one read may return parts of several messages, together with the descriptors of all of them.
+
+The code on the trainer's side needs only the standard library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
     Hello                       ->
-                                <-            Resume (+ the checkpoint's memory, unless fresh), Arrived
+                                <-            Resume (+ the checkpoint's memory, if there is one), Arrived
     ArenasWanted                ->
                                 <-            Arenas (+ their memory)
     FilesWanted                 ->
@@ -157,8 +158,8 @@ class Progress:
 @dataclass(frozen=True, kw_only=True)
 class FilesWanted:
     """
-    The trainer's request to restore the work folder as it was at the checkpoint, because the training is about to
-    continue.
+    The trainer's request to restore the work folder as it was at the checkpoint. The trainer sends it just before the
+    training continues.
 
     `open` are the files that processes of the training have open for writing. The agent overwrites these files in
     place. If it replaced them with new files, the processes would continue to write to the old ones.

@@ -71,7 +71,7 @@ def forecast_spending(
 def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
     """
     Return the expected cost in dollars and the expected wall time of a future epoch: the means over the newest epochs.
-    Return zeros if no epoch is completed.
+    Both are 0 if no epoch is completed.
 
     The mean leaves out the first epoch, because its cost includes the run's start, which later epochs do not repeat. If
     only the first epoch is completed, the function uses that epoch's cost without the cost of the start.

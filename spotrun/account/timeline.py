@@ -127,8 +127,8 @@ def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, atte
     """
     Add the time from the end of one attempt to the takeover by the next.
 
-    If the next attempt's instance is a standby that was requested before the previous attempt ended, there is no wait.
-    If the standby had also booted by then, there is no boot.
+    If the next attempt's instance is a standby that was requested before the previous attempt ended, no wait is added.
+    If the standby had also booted by then, no boot is added.
     """
     start = attempt.started_at
     known_at = NEVER if previous is None or previous.end is None else previous.end.known_at
@@ -216,8 +216,8 @@ def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
     """
-    Return the time at which the trainer stopped training: after it, the trainer only saved its last checkpoint. Return
-    FOREVER if the time is unknown.
+    Return the time after which the trainer no longer trained, and only saved its last checkpoint. Return FOREVER if the
+    time is unknown.
     """
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]

@@ -1,8 +1,6 @@
 """
 Runs the main loop of an attempt, after its takeover. It handles the letters in the inbox, and performs the actions that
-are due.
-
-    train (snapshots become commits) -> drained | ended | completed
+are due. The loop ends when the attempt is drained, ended or completed.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ def when_due(night: Night) -> ScheduleTimes:
 
 def when_due_again(night: Night) -> ScheduleTimes:
     """
-    Return the times of repeated calls: every 15 minutes in the hour after the night's hour. The repeated calls are
-    needed in two cases: the first call could not begin the night; or there was no first call, because the change to
+    Return the times of repeated calls: every 15 minutes in the next clock hour after the night's own. The repeated
+    calls are needed if the first call could not begin the night, or if there was no first call, because the change to
     daylight saving time skipped that time of day.
     """
     hour, minute = _time_of(night)

@@ -253,8 +253,8 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     Yield the differences in the results of `test`, `validate` and `predict`.
 
     The last process of the interrupted training must have produced the same results as the uninterrupted training, in
-    the same order. An earlier process may have been interrupted before it produced all of them, so it needs to have
-    produced only the first of these results.
+    the same order. An earlier process may have been interrupted before it produced all of them, so its results only
+    have to match the first of these.
 
     The variables of the script are compared only at the end of the last process, because the earlier processes did not
     reach the end of the script.

@@ -6,8 +6,8 @@ writes them at intervals to its own object.
 
     calls/ENVIRONMENT.json
 
-When the cloud removes an environment, the counts since the environment's last write are lost. But the function is
-called once a minute, so each minute without a counted call shows that one call's counts were lost.
+When the cloud removes an environment, the counts since the environment's last write are lost. The number of lost calls
+is known, because the function is called once a minute: each minute without a counted call is one lost call.
 """
 
 from __future__ import annotations

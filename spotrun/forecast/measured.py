@@ -1,4 +1,4 @@
-"""Collects measurements from a job's earlier runs: how long the training and the starts took."""
+"""Collects measurements from a job's earlier runs: how long training and starting instances took."""
 
 from __future__ import annotations
 

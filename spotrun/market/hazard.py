@@ -59,7 +59,7 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
     Estimate the hazard of spot instances as of `now` from the ledger.
 
-    While the run trains on demand, `growth` is 0, because time on demand tells nothing about losses on spot. A gang
+    While the run trains on demand, `growth` is 0, because time on demand says nothing about losses on spot. A gang
     stops if any of its members is lost. So a gang's attempt counts as one instance: its time on spot counts once, and
     so does its loss, even if several members are lost at the same time.
     """

@@ -1,6 +1,6 @@
 """
-Decides what to request for a run with a deadline. The run's strategy makes this decision. Its input is a `Situation`,
-as in the simulator.
+Decides what to request for a run with a deadline. The run's strategy makes the decision from a `Situation`, in the same
+way as in the simulator.
 
 A strategy assumes that every spot pool from which it can choose has capacity. If the pool that it chooses refuses the
 launch, the run does not request this pool for a while, and the strategy decides again among the other pools.

@@ -9,8 +9,7 @@ most likely to meet the deadline, and the run moves to it immediately. With
 
     z = log(speed / speed needed) / standard deviation of log(speed)
 
-a kind is sure if z >= 2, and cannot meet the deadline if z < -2. A kind is too slow if it cannot meet the deadline, or
-if its speed was measured and it is not sure.
+a kind is sure if z >= 2. A kind is too slow if z < -2, or if its speed was measured and it is not sure.
 
 So the run trains on a kind of uncertain speed only until the speed is measured. If that kind turns out to be too slow,
 its replacement starts while the old instance still trains. Therefore the run meets the deadline if the best kind alone
@@ -102,10 +101,10 @@ def keeper(facts: Facts) -> Keeper | None:
 @once
 def too_slow(facts: Facts) -> frozenset[Kind]:
     """
-    Return the kinds on which the run must not train, because they would miss the deadline.
+    Return the kinds on which the run must not train, because it would miss the deadline on them.
 
-    If the speed of another kind was measured and the keeper's was not, return all kinds except the keeper. The run then
-    moves to the keeper and measures its speed.
+    But if the keeper's speed was not measured, and another kind's was, return all kinds except the keeper: the run
+    first has to move to the keeper and measure its speed.
     """
     kept = keeper(facts)
     if kept is None or workload(facts) is None:

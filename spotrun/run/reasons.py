@@ -76,10 +76,9 @@ def in_one_line(detail: str) -> str:
     """
     Return an event's `detail` as one line.
 
-    A detail can have several lines for two reasons. In runs of earlier versions of spotrun, the output of the failed
-    program may follow the first line. This output is replaced by the reason for the failure, if `reason_in` finds one.
-    In other runs, the last line may begin with `try:` and contain advice. This advice is put at the end of the result,
-    after a semicolon.
+    If the last line begins with `try:`, its advice is put at the end of the result, after a semicolon. In runs of
+    earlier versions of spotrun, a failed program's output may follow the first line. It is replaced with the reason for
+    the failure, if `reason_in` finds one, and otherwise dropped.
     """
     told, _, advice = detail[:DETAIL_MAX].partition("\n  try: ")
     head, _, output = told.strip().partition("\n")

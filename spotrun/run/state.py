@@ -241,7 +241,7 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """
     One stretch of training on one instance, or on the instances of a `gang`. For a gang, `launch`, `instance_id` and
-    `setup` describe the lead, and `booted_at` is when its last member booted.
+    `setup` describe the lead, and `booted_at` is the time at which the last member booted.
     """
 
     number: int
@@ -537,8 +537,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return True if the next attempt is not allowed to train on this member.
 
-        Two conditions must hold. First, the newest attempt of the member has ended, has a notice, or has a drain
-        request. Second, `Attempt.lets_go` says that the next attempt is not allowed to use this member.
+        The member's newest attempt must have ended, or have a notice or a drain request; and `Attempt.lets_go` must
+        return True for the member.
         """
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
@@ -666,12 +666,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return the newest stored files; None if there are none.
 
-        The agent stores files in two ways: with a checkpoint of a training, or after a separate scan of the work
-        folder. Once a checkpoint with files exists, the files of earlier scans may be deleted from the store. So they
-        no longer count, even if the checkpoint is later cut off or retired.
+        The agent stores files with each checkpoint of a training, and after scans of the work folder. Once a checkpoint
+        with files exists, the files of earlier scans may be deleted from the store. So they no longer count, even if
+        the checkpoint is later cut off or retired.
 
-        The checkpoint of a command has only the command's state, and each scan includes that state too. So such a
-        checkpoint counts only if there was no scan.
+        A command's checkpoint contains only the command's state, which every scan includes too. So such a checkpoint
+        counts only if there was no scan.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):

@@ -1,4 +1,4 @@
-"""The checks of `spotrun doctor`: of the store, of its ledgers, and of either this machine or a cloud."""
+"""The checks of `spotrun doctor`. They cover the store, its ledgers, and either this machine or a cloud."""
 
 from __future__ import annotations
 

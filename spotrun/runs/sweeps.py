@@ -173,7 +173,7 @@ def sweep_named(name: str, store: str | None) -> NamedSweep | None:
     Return the sweep with exactly this name in a store; None if there is none.
 
     Raises:
-        StoreError: the store cannot be read, or its object of that name is not a sweep.
+        StoreError: the store cannot be read, or its object with that name is not a sweep.
     """
     folder = store or default_store()
     if not re.fullmatch(NAME_PATTERN, name, re.ASCII) or absent(folder):

@@ -90,12 +90,12 @@ class RedactionForm(NamedTuple):
     A way to read a text. First, the steps in `once` are applied. Then the steps in `turn` are applied up to `levels`
     times.
 
-    If a text contains none of the `signs`, the steps would not change it, so this form is skipped. A reading in this
-    form is searched only for values of at least `least` characters. At the end of the reading, the beginning of a value
-    counts only if it has at least `part` characters.
+    The form is skipped for a text that contains none of the `signs`, because the steps would not change it. Only values
+    of at least `least` characters are searched for. At the end of a text, the beginning of a value counts only if it
+    has at least `part` characters.
 
-    `decodes` is True if the steps decode letters. In that case, a value is not looked for if decoding leaves fewer than
-    DECODED_MIN characters of it. `silent` are characters that `SpelledValues` ignores.
+    `decodes` is True if the steps decode characters. Then values of which decoding leaves fewer than DECODED_MIN
+    characters are not searched for. `silent` are characters that `SpelledValues` ignores.
     """
 
     turn: tuple[Step, ...] = ()
@@ -210,8 +210,8 @@ WAYS_OF_BYTES = _ways()
 
 class Reading:
     """
-    A text after some replacements. `left` is the changed text, and `places` returns where its characters were in the
-    original text. `cuts` is the number of times that an incomplete letter was cut off at the end.
+    A text after some replacements. `left` is the changed text, and `places` returns the positions that its characters
+    had in the original text. `cuts` counts how often incomplete characters were cut off at the end.
     """
 
     def __init__(self, left: str, before: Reading | None = None, step: Step | None = None) -> None:

@@ -1,5 +1,5 @@
 """
-Reads the run's secrets on an instance. An agent reads them before it ships any output, so that it can redact them
+Reads the run's secrets on an instance. An agent reads them before it sends any output, so that it can redact them
 in that output. It passes them only to the trainer.
 """
 

@@ -229,9 +229,9 @@ class Restorer:
 
     def _lacks_a_part(self, number: int) -> bool:
         """
-        Return True if object `number` must not be created. It is a new instance of one of the script's classes, and one
-        of its parts is missing: the script's own code could not have created it without that part. (An existing
-        instance is restored without the missing part.)
+        Return True if object `number` must not be created, because one of its parts is missing. This applies only to
+        new instances of the script's classes, which the script's own code could not have created without that part. An
+        existing instance is restored without the missing part.
         """
         try:
             for encoded in self._objects[number][3]["parts"].values():

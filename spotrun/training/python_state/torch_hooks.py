@@ -2,9 +2,9 @@
 Detects hooks that are added or removed during training. A hook is a function that torch calls before or after a module,
 a gradient or a step.
 
-torch keeps these functions in its own lists, so a snapshot of the script's objects does not contain them. After a
-resume, only the hooks exist that the script registers at its start. Hooks that the script added or removed during
-training would differ, so each such change is reported.
+torch keeps these functions in its own lists, so a snapshot of the script's objects does not contain them. A resumed
+process has only the hooks that the script registers at its start. Therefore each hook that is added or removed later is
+reported.
 """
 
 from __future__ import annotations
