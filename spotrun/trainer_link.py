@@ -224,7 +224,7 @@ class NotCarried:
     """
     The trainer's report that the snapshot of `step` lacks some state of the script, because checkpoints cannot contain
     it. `places` has a pair for each object with such state: its path in the script, and its kind. Each object is
-    reported once in a fit().
+    reported at most once in each fit().
     """
 
     step: int
@@ -291,7 +291,7 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    The agent's instruction to begin training, at a checkpoint or from scratch.
+    The agent's instruction to begin training, from a checkpoint or from scratch.
 
     If there is a checkpoint, `size_bytes` is greater than 0, and the message comes with a file descriptor of the memory
     that holds the checkpoint's image, from offset `start` on. The agent may still be fetching the image: only its first
@@ -398,7 +398,7 @@ class Figures:
     first step, after each commit and after each epoch.
 
     `lost_s` is the run time without productive training. `attempt` counts from 1. `epochs` is the number of completed
-    epochs. If the machine is lost before the next commit, the newest of them is lost too. `usd_per_epoch` is None until
+    epochs, of which the newest is lost if the machine is lost before the next commit. `usd_per_epoch` is None until
     the first epoch is completed.
     """
 

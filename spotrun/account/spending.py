@@ -22,7 +22,7 @@ _START = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
 class BudgetForecast(msgspec.Struct, frozen=True):
     """
-    A forecast of how a run spends its budget. Before the first completed epoch, nothing is forecast.
+    A forecast of how a run spends its budget. No forecast is made before the first epoch is completed.
 
     `passes_at` is the time, in run time, at which the budget will be used up if the run continues to spend as fast as
     in its newest epochs. `epoch` (counted from 0) is the epoch that will be in progress then. Both are None if that

@@ -261,8 +261,8 @@ class Worker:
         others: OthersState | None = None,
     ) -> None:
         """
-        `world` is the number of a gang's ranks, and `others` are the gang's other members. Both are None in a run on
-        one instance.
+        Create a worker. `world` is the number of ranks of a gang, and `others` are the gang's other members. Both are
+        None in a run on one instance.
         """
         self._world = world
         self._others = others

@@ -158,8 +158,8 @@ class IdentifiedDriver(WrappedDriver):
 
     def remove_identity(self, run_uid: str) -> str:
         """
-        Remove the identity of a run that has ended. If a part of it could not be removed, return why; otherwise "". If
-        the run is resumed, its next launch makes the identity again.
+        Remove the identity of a run that has ended. If a part of it could not be removed, return the reason; otherwise
+        "". If the run is resumed, its next launch makes the identity again.
         """
         self._is_made = False
         try:

@@ -101,8 +101,8 @@ class Nights(Protocol):
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
         """
         Read the addresses of webhooks from the places where they are stored in the cloud. Return the addresses keyed by
-        the names of their environment variables. Give up after a few seconds, as the night's runner will do: it could
-        not use an address that takes longer to read.
+        the names of their environment variables. Give up after a few seconds: the night's runner does not wait longer
+        either.
 
         Raises:
             SecretUnreadable, CloudError: an address is missing, not encrypted, or unreadable.

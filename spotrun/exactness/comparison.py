@@ -209,9 +209,9 @@ def _steady(
     wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return, for each of the two trainings, the content of each place that can be compared. Places that vary even without
-    an interruption are left out. So are places that could be inspected in only one of the trainings; the report
-    lists these as not compared.
+    Return, for each of the two trainings, the content of each place that can be compared. Leave out places that vary
+    even without an interruption, and places that could be inspected in only one of the trainings. The report lists the
+    latter as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (

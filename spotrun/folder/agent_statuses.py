@@ -85,8 +85,8 @@ class AgentStatuses:
 
     def steps_total(self, state: RunState) -> float | None:
         """
-        Return the total number of steps of the training, as reported by the newest agent that knows it. Remember the
-        number, because that agent's status object may be missing later.
+        Return the total number of steps of the training, as reported by the newest agent that knows it. The number is
+        cached, because that agent's status object may be missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total

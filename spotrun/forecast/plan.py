@@ -220,8 +220,8 @@ def job_for(
     sent: CheckpointTraffic = NOTHING_SENT,
 ) -> Job:
     """
-    Return the job in the form that strategies use. For each figure that was not measured, use the same assumption as
-    real runs do.
+    Return the job in the form that strategies use. For each figure that was not measured, make the same assumption as
+    in real runs.
     """
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:

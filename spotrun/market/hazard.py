@@ -109,7 +109,8 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
     After a recommendation, an instance is assumed to be lost at a constant rate, which has a Gamma prior. t is the
     total time for which this run's instances were observed after their recommendations, at most FOLLOWS_WITHIN for
-    each. n is the number of these instances that were lost in that time. Then
+    each. n is the number of these instances that were lost in that time. The prior counts as FOLLOWED_PRIOR_LOSSES
+    losses in a time `assumed`. Then
 
         rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
 

@@ -118,7 +118,7 @@ def too_slow(facts: Facts) -> frozenset[Kind]:
 def is_enough(facts: Facts, offering: Offering) -> bool:
     """
     Return True if the run can keep training on `offering`, an on-demand instance. Return False if it has to move to the
-    keeper. It can stay in each of these cases:
+    keeper. It can stay in any of these cases:
 
     - the run needs no keeper, or it is unknown how much work is left
     - the instance's kind is sure to finish the work in time
@@ -259,8 +259,8 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
     """
-    Return the cheapest on-demand offering of each kind, of those that can be requested now or on which the run trains
-    now. If there are none, choose from all on-demand offerings within the job's max_price.
+    Return the cheapest on-demand offering of each kind. Only offerings that can be requested now, or on which the run
+    trains now, are considered. If there are none, consider all on-demand offerings within the job's max_price.
     """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)

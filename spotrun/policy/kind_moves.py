@@ -65,8 +65,8 @@ def _may_be_left(facts: Facts, current: Attempt) -> bool:
 
 def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
     """
-    Return how much work the running instance would still do if the run did not move. The unit is the work that the
-    job's first kind does in an hour. Return None if it is unknown how much work is left.
+    Return the amount of work that the running instance will still do if the run does not move. The unit is the work
+    that the job's first kind does in an hour. Return None if it is unknown how much work is left.
     """
     left = workload(facts)
     if left is None:
@@ -129,8 +129,8 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
     """
     Return a move to a kind whose speed is worth measuring in a trial; None if there is no such kind.
 
-    The run begins a trial only from the best kind whose speed was measured. From any other kind, it moves to that best
-    kind first. If that move does not save money, a trial does not either.
+    The run begins a trial only while it trains on the best kind whose speed was measured. If it trains on another kind,
+    it first has to move to the best one; if not even that move saves money, neither does a trial.
     """
     left_h = _work_until_lost_h(facts, here)
     if best_known(facts, work) != kind_of(facts, here) or left_h is None:

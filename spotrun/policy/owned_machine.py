@@ -90,9 +90,9 @@ def holds(facts: Facts, *, there: bool) -> bool:
 
 def spare_s(facts: Facts, *, there: bool) -> float | None:
     """
-    Return the number of seconds by which the user's machine would finish before the deadline. The result is negative if
-    the machine cannot meet the deadline, infinite if there is no deadline, and None if the amount of remaining work is
-    unknown.
+    Return the number of seconds by which the user's machine would finish before the deadline. `there` is True if the
+    run already trains on it. The result is negative if the machine cannot meet the deadline, infinite if there is no
+    deadline, and None if the amount of remaining work is unknown.
     """
     deadline_at = facts.state.created.deadline_at
     if deadline_at is None:

@@ -211,8 +211,8 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the extra cost of starting `tried`. After an interruption, an instance has to start in any case, so only the
-    difference to the cost of starting `known` counts.
+    Return the extra cost of starting `tried`. After an interruption, an instance has to start in any case. Then the
+    extra cost is the cost of starting `tried`, minus the cost of starting `known`.
     """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)

@@ -17,7 +17,7 @@ class MemberNow(NamedTuple):
     """
     A member of a gang, as it is now.
 
-    `does` is a text about what the member is doing. `rank` is the rank of the member's first process in the running
+    `does` describes what the member is doing. `rank` is the rank of the member's first process in the running
     attempt; None if the member does not take part in that attempt. `where` is the member's offering. `instance_id` is
     empty until the cloud has assigned an id.
     """

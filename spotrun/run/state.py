@@ -310,8 +310,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     `cut_off` is True once the training has resumed from an older commit. The training then repeats the steps of this
     commit, and the commit no longer belongs to the run's history.
 
-    `step_reached` is the largest step that the run had reached at this commit. It is the maximum over this commit and
-    all earlier commits. Commits that were already cut off when this commit was made do not count.
+    `step_reached` is the largest step of this commit and all earlier ones, except those that were already cut off when
+    this commit was made.
     """
 
     number: int
@@ -417,8 +417,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     bill can still grow, and `settled_usd` is the total cost of all other launches.
 
     `borrowers` maps the prefix of a commit to the numbers of the later commits that borrow its objects and so still
-    need them. The last number in a list always belongs to a commit that is not retired: when that commit is retired,
-    its number is removed.
+    need them. When the commit with the last number in a list is retired, the number is removed, so the last number
+    always belongs to a commit that is not retired.
     """
 
     next_number: int = 1

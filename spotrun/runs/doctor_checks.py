@@ -105,7 +105,7 @@ def _image(spec: RunSpec) -> Iterator[Finding]:
 
 def _store(uri: str, region: str | None) -> Iterator[Finding]:
     """
-    Test the store, check its settings, and yield the findings. The last one says that the store passed both.
+    Test the store, check its settings, and yield the findings. The last finding says that both succeeded.
 
     Raises:
         StoreError: the test or a check of the settings failed.

@@ -233,8 +233,8 @@ def attended(run: OpenRun) -> bool:
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
     """
     Return all runs with the id or name `reference`, oldest first. If there are none, return those whose id or name
-    begins with `reference`. Raise RunNotFound if there are none either, or if several ids or
-    names begin with `reference`.
+    begins with `reference`. Raise RunNotFound if there are none either, or if several ids or names begin with
+    `reference`.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)

@@ -156,8 +156,8 @@ def prepare_later(
 ) -> Prepared:
     """
     Gather what has to be known before a run of `spec` begins later, on another machine. The tag of the job's image is
-    not replaced with a digest, because by then the tag may refer to a newer image. `all_left_behind` is as in
-    `check_job`, `world` as in `prepare`.
+    not replaced with a digest, because by then the tag may refer to a newer image. With `all_left_behind`, a note names
+    all files that are not uploaded, instead of only the first ones. `world` is as in `prepare`.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.

@@ -70,8 +70,8 @@ class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
     """
     The result of a completed training: each rank's trace, and the files that the training left behind.
 
-    `refused` has each file that checkpoints do not include, with the reason. `not_carried` names state of the script
-    that changed during the training, but that checkpoints do not contain.
+    `refused` contains the files that checkpoints do not include, each with the reason. `not_carried` names state of the
+    script that changed during the training, but that checkpoints do not contain.
     """
 
     ranks: dict[int, Trace]

@@ -293,8 +293,8 @@ class _Storing:
     def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
         """
         Return the list of the snapshot's files, and the records of all files that were left out. The list also names
-        the first LEFT_OUT_NAMED_MAX of the files left out. Pipes and other files that are not regular are always left
-        out; a command's state can be stored without them.
+        the first LEFT_OUT_NAMED_MAX of these. Pipes and other files that are not regular are always left out; a
+        command's state can be stored without them.
         """
         folder, names_secret = self._frozen.folder, self._pieces.names_secret
         entries = [each.entry for _, each in sorted(known.items())]

@@ -9,10 +9,10 @@ The chunks in the store show how many bytes were sent. So a restarted agent cont
 After a pause in the output, a new line is sent immediately. If a program prints constantly, a chunk is sent every few
 seconds.
 
-`setup` and the trainers write directly into the file, so no output is lost when an agent ends. Because they keep the
-file open, the agent cannot replace it with a new file. Instead, it frees the disk space of output that was sent, except
-for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output is sent, the secrets in
-it are replaced with asterisks on the disk too.
+`setup` and the trainers write directly into the file, so no output is lost when an agent ends. Because they may keep
+the file open, the agent cannot replace it with a new file. Instead, it frees the disk space of output that was sent,
+except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output is sent, the
+secrets in it are replaced with asterisks on the disk too.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Console:
     def shipped(self, start: int, hidden: bytes) -> None:
         """
         Record that the store has the output from byte `start` on, in its redacted form `hidden`. Once enough output has
-        followed, write this form over the original on the disk. Until then the original bytes are needed: a secret may
-        begin at the end of this output and continue in the next output, and is recognised only by the original bytes.
+        followed, overwrite the original on the disk with this form. Until then the original is needed to recognise a
+        secret that begins at the end of this output and continues in the next.
         """
         self._shipped.append((start, hidden))
         self._hide(start + len(hidden) - self.redaction.reach)

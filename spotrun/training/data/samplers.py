@@ -69,8 +69,8 @@ class Samplers:
     def begin(self, key: object) -> None:
         """
         Prepare to draw the order of the pass `key`. Drawing may change values of the samplers. So if this order was
-        drawn before, first restore the values from before that draw, except values that the script's hooks have changed
-        since.
+        drawn before, first restore the values from before that draw. Values that the script's hooks have changed since
+        the draw are kept.
         """
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
@@ -84,8 +84,8 @@ class Samplers:
         """
         Record the samplers' values immediately after the order of a pass has been drawn.
 
-        If this pass continues a pass of an earlier process, hooks of the script may have changed some values after the
-        draw and before the snapshot. Restore these changes too.
+        If this pass was begun by an earlier process, the script's hooks may have changed some values there after the
+        draw. Restore these values too.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:

@@ -112,8 +112,8 @@ class Restorer:
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
         """
         Find or create the object for entry `number` of the image, and return it. Its content is restored later. Return
-        None for an object that cannot be filled later, and is therefore created only once its parts exist. Also return
-        None if this process cannot create the object at all.
+        None for an immutable container, which is created only once its parts exist. Also return None if this process
+        cannot create the object.
         """
         if kind in _BUILT:
             return None

@@ -49,8 +49,9 @@ class TorchHooks:
 
     def changed(self, *, probe: bool) -> Iterator[UntrackedChange]:
         """
-        Yield each place at which hooks were added or removed. Without `probe`, a removed hook of a parameter may be
-        overlooked, because only the number of other hooks and the number of registrations are compared.
+        Yield each place at which hooks were added or removed. Without `probe`, the removal of a parameter's hook may be
+        overlooked: to save time, the hooks themselves are compared only if a hook was registered, or if the number of
+        hooks of a module or an optimizer has changed.
         """
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):
