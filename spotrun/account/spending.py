@@ -27,9 +27,8 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     `passes_at` is the time, in run time, at which the budget will be used up if the run continues to spend as fast as
     in its newest epochs. `epoch` (counted from 0) is the epoch that will be in progress then. Both are None if that
     time is unknown, or if the training will end earlier. `needs_usd` is the expected cost of the whole training; None
-    if the budget covers it, or if the number of epochs is unknown. Even if the forecast exceeds the budget, the run
-    never costs more than its budget: before the budget is used up, the run saves a checkpoint and ends (see
-    `policy.money`).
+    if the budget covers it, or if the number of epochs is unknown. Whatever the forecast, the run never costs more than
+    its budget: before the budget is used up, the run saves a checkpoint and ends (see `policy.money`).
     """
 
     budget_usd: Decimal

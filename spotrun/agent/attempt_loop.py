@@ -231,8 +231,8 @@ class AttemptLoop:
 
     def _unheard(self, name: MemberName) -> None:
         """
-        Abandon the checkpoint, because member `name` of the gang did not answer. If the command has already ended, end
-        the attempt too, because no later checkpoint can replace this one.
+        Abandon the checkpoint, because member `name` of the gang did not answer. If the command has already ended,
+        there can be no later checkpoint, so end the attempt too.
         """
         self._abandoned()
         if self._trainer.exited is not None:

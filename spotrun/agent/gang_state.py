@@ -5,8 +5,8 @@ A checkpoint includes only the lead's files, and after a resume every member sta
 have written a file that the lead does not have, or that differs from the lead's file of that name. Then the checkpoint
 would lack a part of the training, so the lead makes no checkpoint until the difference is gone.
 
-Before each checkpoint, the lead asks the other members whether they have such files: it writes the question into its
-status object. Each member writes its answer into its own status object.
+Before each checkpoint, the lead asks the other members whether they have such files. The question is in the lead's
+status object, and each member's answer is in the member's own.
 """
 
 from __future__ import annotations

@@ -64,9 +64,9 @@ def observations_of(state: RunState) -> Iterator[Observation]:
     Yield this run's observations, launch by launch: the outcome of each instance that ended, and the refusals. A
     refusal that comes less than REFUSALS_APART after the previous refusal is left out.
 
-    Each member of a gang counts separately, with its own hours and its own loss. The reason is that a pool's hazard is
-    the hazard of a single instance: losses per hour of one instance. If a gang loses two members at the same time, the
-    run is interrupted once, but the pool has lost two instances.
+    Each member of a gang counts separately, with its own hours and its own loss, because a pool's hazard is the number
+    of losses per hour of one instance. If a gang loses two members at the same time, the run is interrupted once, but
+    the pool has lost two instances.
     """
     refused_at: dict[Pool, datetime] = {}
     told_to_go = _told_to_go(state)

@@ -54,8 +54,8 @@ class Chosen(msgspec.Struct, frozen=True):
 
 def keep_going(facts: Facts) -> Iterator[Action]:
     """
-    Yield the actions that keep the run training. A standby that is ready takes over. An instance that has to leave is
-    replaced. If it pays to move to a better instance, that instance is requested.
+    Yield the actions that keep the run training: a takeover by a standby that is ready, the replacement of an instance
+    that has to leave, or a request for a better instance if the move pays.
     """
     state = facts.state
     hurried = state.created.deadline_at is not None and not facts.world.unread
@@ -256,7 +256,7 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
     """
-    Return the reason why waiting for spot is pointless. Return "" if spot may become available, or if an instance still
+    Return the reason why it is pointless to wait for spot; "" if spot may become available, or if an instance still
     trains. `spot` contains the spot offerings that can be requested now.
     """
     if not spot_offerings(facts):

@@ -133,8 +133,8 @@ def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, 
     checkpoint that the training starts from, or None.
 
     With `dry_run`, the notes name all files that are not uploaded, instead of only the first ones. They also name the
-    checks that only a launch makes. `world` can be the market that was just read for another job with the
-    same resources.
+    checks that only a launch makes. `world` can be the market that was just read for another job with the same
+    resources.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.

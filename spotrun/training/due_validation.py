@@ -1,5 +1,5 @@
 """
-Takes requested snapshots before and during a validation. A validation may take too long to wait for its end.
+Takes requested snapshots before and during a validation, because a validation may take too long to wait for its end.
 
 A snapshot that is requested before a validation is taken before the validation starts. A snapshot that is requested
 during a validation contains the state from before the validation; a copy of that state is kept in memory. A training

@@ -218,8 +218,8 @@ def same(one: Any, other: Any) -> bool:
 class Drawn:
     """
     The order of a pass: the indices of each batch. Most orders are drawn completely at the beginning. The order of a
-    sampler that never ends is drawn in parts. The states of the random number generators at the end of
-    each part are kept, because the next part is drawn from them.
+    sampler that never ends is drawn in parts. The states of the random number generators at the end of each part are
+    kept, because the next part is drawn from them.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:
