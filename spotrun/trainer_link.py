@@ -136,8 +136,8 @@ class ArenasWanted:
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """
-    The position of the training. `epoch` is the number of the current epoch, counted from 0. `batch` of its `batches`
-    batches are done. `step` is Lightning's `global_step`.
+    The position of the training. `epoch` is the number of the current epoch, counted from 0. It has `batches`
+    batches, of which `batch` are done. `step` is Lightning's `global_step`.
 
     `epochs` is `max_epochs`. `epochs` and `batches` are 0 if they are unknown. Metrics that are not finite are left
     out. `data_s` is the system time, in seconds, that this process has spent waiting for training data. `samples`

@@ -14,7 +14,7 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
         the other place's speed * devices * mean of the training's `times` * speedup of the parts that are faster
 
-    If the other place is `like` a third place, the third place's speed is multiplied by the factors of both.
+    If the other place is in turn `like` a third place, the third place's speed is multiplied by both places' factors.
     """
     times, faster = Decimal(1), dict[str, Decimal]()
     while (like := study.places[place].like) is not None:

@@ -139,7 +139,7 @@ def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) ->
 
 def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
     """
-    Return the reason why a run cannot finish in `time_left`, if this is certain even before its launch; else None.
+    Return the reason why a run cannot finish in `time_left`; None unless this is already certain before its launch.
 
     `expected_work` is ignored if the job allows several kinds of instances, because it is the time on the first kind,
     and another kind may be faster.

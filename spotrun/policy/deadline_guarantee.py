@@ -137,7 +137,7 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
     Return True if the speed of `kind` has to be measured in a trial, and the run would meet the deadline even if the
     trial made no progress.
 
-    The trial's time includes starting the instance on trial, and starting the keeper afterwards.
+    The time of the trial includes the start of its instance, and the start of the keeper afterwards.
     """
     kept = keeper(facts)
     if kept is None:

@@ -55,7 +55,7 @@ class Prepared(NamedTuple):
 
     `spec` is the job as it will be stored, and `chosen` is the offering that it requests first. `earlier` are the runs
     with the same name, newest first. `notes` are for the user. `start` is the Lightning checkpoint that the training
-    starts from. `later` is True if the job does not begin now.
+    starts from. `later` is True if the job is to begin later.
     """
 
     spec: RunSpec

@@ -60,7 +60,7 @@ class Restorer:
     Restores one image. After the restore, the attribute `lost` contains the paths of the values that could not be
     restored, because this process has no object for them.
 
-    The argument `late` maps the path of each current part of the trained module to the part.
+    The argument `late` contains the current parts of the trained module, by their paths.
     """
 
     def __init__(
