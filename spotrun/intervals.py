@@ -42,8 +42,8 @@ def checkpoint_interval(stall: timedelta, mean_time_between_interruptions: timed
 
         interval = sqrt(2 * stall * mean_time_between_interruptions)
 
-    `stall` is how long one checkpoint stops the training. The upload is not included, because training continues during
-    it. The formula holds while `stall` is much smaller than the mean time between interruptions.
+    `stall` is the time for which one checkpoint stops the training. The upload is not included, because training
+    continues during it. The formula holds while `stall` is much smaller than the mean time between interruptions.
     """
     return timedelta(seconds=sqrt(2 * stall.total_seconds() * mean_time_between_interruptions.total_seconds()))
 

@@ -2,9 +2,9 @@
 Reads facts about Linux processes, and finds the processes that were started with a certain environment variable.
 
 The search has two difficulties. First, a process shows no environment during execve(2): its old memory is gone, and its
-new memory is not filled yet. So the search waits for such processes. Without this, it missed 7 in 100 processes that
-were executing one program after another. Second, a process may start another process and then end, all during the
-search. So the search is repeated until it finds no new process.
+new memory is not filled yet. So the search waits for such processes. Without the wait, it missed 7 % of the processes
+in a test where each process executed one program after another. Second, during the search a process may start another
+process and end. So the search is repeated until it finds no new process.
 """
 
 from __future__ import annotations

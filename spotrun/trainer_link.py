@@ -7,13 +7,14 @@ line.
 
 File descriptors are sent together with a message (SCM_RIGHTS): the descriptors of arenas, and the descriptor of a
 checkpoint to resume from. The line of the message says how many descriptors belong to it. A receiver needs this number
-because one read may return parts of several messages, together with the descriptors of all of them. On the trainer's
-side, the code needs only the standard library.
+because one read may return parts of several messages, together with the descriptors of all of them.
+
+The code on the trainer's side needs only the standard library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
     Hello                       ->
-                                <-            Resume (+ the checkpoint's memory, unless fresh), Arrived
+                                <-            Resume (+ the checkpoint's memory, if there is one), Arrived
     ArenasWanted                ->
                                 <-            Arenas (+ their memory)
     FilesWanted                 ->
@@ -135,8 +136,8 @@ class ArenasWanted:
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """
-    The position of the training. `epoch` is the number of the current epoch, counted from 0. `batch` of its `batches`
-    batches are done. `step` is Lightning's `global_step`.
+    The position of the training. `epoch` is the number of the current epoch, counted from 0. It has `batches`
+    batches, of which `batch` are done. `step` is Lightning's `global_step`.
 
     `epochs` is `max_epochs`. `epochs` and `batches` are 0 if they are unknown. Metrics that are not finite are left
     out. `data_s` is the system time, in seconds, that this process has spent waiting for training data. `samples`
@@ -157,8 +158,8 @@ class Progress:
 @dataclass(frozen=True, kw_only=True)
 class FilesWanted:
     """
-    The trainer's request to restore the work folder as it was at the checkpoint, because the training is about to
-    continue.
+    The trainer's request to restore the work folder as it was at the checkpoint. The trainer sends it just before the
+    training continues.
 
     `open` are the files that processes of the training have open for writing. The agent overwrites these files in
     place. If it replaced them with new files, the processes would continue to write to the old ones.
@@ -223,7 +224,7 @@ class NotCarried:
     """
     The trainer's report that the snapshot of `step` lacks some state of the script, because checkpoints cannot contain
     it. `places` has a pair for each object with such state: its path in the script, and its kind. Each object is
-    reported once in a fit().
+    reported at most once in each fit().
     """
 
     step: int
@@ -290,7 +291,7 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    The agent's instruction to begin training, at a checkpoint or from scratch.
+    The agent's instruction to begin training, from a checkpoint or from scratch.
 
     If there is a checkpoint, `size_bytes` is greater than 0, and the message comes with a file descriptor of the memory
     that holds the checkpoint's image, from offset `start` on. The agent may still be fetching the image: only its first
@@ -397,7 +398,7 @@ class Figures:
     first step, after each commit and after each epoch.
 
     `lost_s` is the run time without productive training. `attempt` counts from 1. `epochs` is the number of completed
-    epochs. If the machine is lost before the next commit, the newest of them is lost too. `usd_per_epoch` is None until
+    epochs, of which the newest is lost if the machine is lost before the next commit. `usd_per_epoch` is None until
     the first epoch is completed.
     """
 

@@ -22,14 +22,13 @@ _START = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
 class BudgetForecast(msgspec.Struct, frozen=True):
     """
-    A forecast of how a run spends its budget. Before the first completed epoch, nothing is forecast.
+    A forecast of how a run spends its budget. No forecast is made before the first epoch is completed.
 
     `passes_at` is the time, in run time, at which the budget will be used up if the run continues to spend as fast as
     in its newest epochs. `epoch` (counted from 0) is the epoch that will be in progress then. Both are None if that
     time is unknown, or if the training will end earlier. `needs_usd` is the expected cost of the whole training; None
-    if the budget covers it, or if the number of epochs is unknown. Even if the forecast exceeds the budget, the run
-    never costs more than its budget: before the budget is used up, the run saves a checkpoint and ends (see
-    `policy.money`).
+    if the budget covers it, or if the number of epochs is unknown. Whatever the forecast, the run never costs more than
+    its budget: before the budget is used up, the run saves a checkpoint and ends (see `policy.money`).
     """
 
     budget_usd: Decimal
@@ -71,7 +70,7 @@ def forecast_spending(
 def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
     """
     Return the expected cost in dollars and the expected wall time of a future epoch: the means over the newest epochs.
-    Return zeros if no epoch is completed.
+    Both are 0 if no epoch is completed.
 
     The mean leaves out the first epoch, because its cost includes the run's start, which later epochs do not repeat. If
     only the first epoch is completed, the function uses that epoch's cost without the cost of the start.

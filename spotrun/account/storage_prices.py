@@ -26,7 +26,7 @@ def s3_standard() -> StoragePrices:
 
     For traffic between regions, AWS bills the sending region, at the same price for S3 and EC2: $0.02 a GB in North
     America and Europe (repost.aws, "Cost-effective methods for accessing S3 buckets cross-region", prices of January
-    2026). There is one exception, which these prices ignore: from us-east-1 to us-east-2, a GB costs only $0.01.
+    2026). These prices ignore one exception: from us-east-1 to us-east-2, a GB costs only $0.01.
     """
     dearer = list_prices("traffic from the dearer regions of S3").prices
     return replace(standard_prices("S3 Standard in us-east-1"), egress_elsewhere=dearer)
@@ -34,7 +34,7 @@ def s3_standard() -> StoragePrices:
 
 def storage_prices(place: BucketAddress | str, region: str = "", *, home: bool = False) -> StoragePrices:
     """
-    Return the storage prices for a run at `place`. A local folder is priced like a bucket, so that bills can be
+    Return the storage prices for a run at `place`. A local folder has the same prices as a bucket, so that bills can be
     compared.
 
     `region` is the bucket's region, "" if unknown. `home` is True if the job allows training on the user's own machine

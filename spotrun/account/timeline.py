@@ -127,8 +127,8 @@ def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, atte
     """
     Add the time from the end of one attempt to the takeover by the next.
 
-    If the next attempt's instance is a standby that was requested before the previous attempt ended, there is no wait.
-    If the standby had also booted by then, there is no boot.
+    If the next attempt's instance is a standby that was requested before the previous attempt ended, no wait is added.
+    If the standby had also booted by then, no boot is added.
     """
     start = attempt.started_at
     known_at = NEVER if previous is None or previous.end is None else previous.end.known_at
@@ -187,8 +187,8 @@ def _draw_attempt(
     plain: bool,
 ) -> None:
     """
-    Add one attempt's time. A `plain` command does not report its first step, so all time from its start counts as
-    training.
+    Add one attempt's time. `plain` is True if the job is a command that reports no steps. Then all time from the
+    command's start counts as training.
     """
     over = _over_at(state, attempt, line.end)
     for index, trainer in enumerate(attempt.trainers):
@@ -216,8 +216,8 @@ def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
     """
-    Return the time at which the trainer stopped training: after it, the trainer only saved its last checkpoint. Return
-    FOREVER if the time is unknown.
+    Return the time after which the trainer no longer trained, and only saved its last checkpoint. Return FOREVER if the
+    time is unknown.
     """
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]
@@ -257,12 +257,13 @@ def _commits_by_trainer(commits: Iterable[Commit]) -> dict[TrainerKey, list[Comm
 
 def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
-    Return for each trainer the time up to which its training was kept: `FOREVER` if all of it was, `NEVER` if none was.
+    Return, for each trainer, the time until which its training was kept: `FOREVER` if all of it was kept, `NEVER` if
+    none was.
 
     When a trainer resumes from a commit, all training since that commit's snapshot is lost: the later steps of the
     trainer that took the snapshot, and all steps that other trainers made between the snapshot and the resume. If later
-    trainers resumed from several commits, the oldest of these decides. A command that continues with the files
-    that the previous command left (`in_place`) loses nothing.
+    trainers resumed from several commits, everything since the oldest of these is lost. A command that continues with
+    the files that the previous command left (`in_place`) loses nothing.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}

@@ -1,8 +1,6 @@
 """
 Runs the main loop of an attempt, after its takeover. It handles the letters in the inbox, and performs the actions that
-are due.
-
-    train (snapshots become commits) -> drained | ended | completed
+are due. The loop ends when the attempt is drained, ended or completed.
 """
 
 from __future__ import annotations
@@ -233,8 +231,8 @@ class AttemptLoop:
 
     def _unheard(self, name: MemberName) -> None:
         """
-        Abandon the checkpoint, because member `name` of the gang did not answer. If the command has already ended, end
-        the attempt too, because no later checkpoint can replace this one.
+        Abandon the checkpoint, because member `name` of the gang did not answer. If the command has already ended,
+        there can be no later checkpoint, so end the attempt too.
         """
         self._abandoned()
         if self._trainer.exited is not None:

@@ -5,8 +5,8 @@ A checkpoint includes only the lead's files, and after a resume every member sta
 have written a file that the lead does not have, or that differs from the lead's file of that name. Then the checkpoint
 would lack a part of the training, so the lead makes no checkpoint until the difference is gone.
 
-Before each checkpoint, the lead asks the other members whether they have such files: it writes the question into its
-status object. Each member writes its answer into its own status object.
+Before each checkpoint, the lead asks the other members whether they have such files. The question is in the lead's
+status object, and each member's answer is in the member's own.
 """
 
 from __future__ import annotations
@@ -102,12 +102,11 @@ class MemberAnswer(NamedTuple):
 
 class Asking(NamedTuple):
     """
-    The lead's situation after it has copied its state, and has asked the other members to compare their files with the
-    copy.
+    The situation of a lead that has copied its state and asked the other members to compare their files with the copy.
 
     The lead asked `asked_s` seconds ago, and its state has not changed for `rested_s` seconds. `renewed` is True if a
-    member named a file that has since changed on the lead too, so that the copy is out of date. `ended` is True if the
-    lead's command has ended. `final` is True for the copy that was made after that end.
+    member named a file that has since changed on the lead too; the copy is then out of date. `ended` is True if the
+    lead's command has ended. `final` is True if the copy was made after the command had ended.
     """
 
     asked_s: float
@@ -125,8 +124,8 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
     the lead first waits, because its own command may still write the same file. The copy is refused only when the other
     member's file is at rest, and the lead's state has been at rest without that file for a while.
 
-    If a member's command failed in the middle of its work, this member may never write some of the files in the lead's
-    copy. So this copy is dropped, and the lead makes a new copy of its current files.
+    If a member's command has failed, the member may never write some of the files in the lead's copy. So the copy is
+    dropped, and the lead makes a new copy of its current files.
     """
     open_ones = [each for each in heard if not each.agrees]
     unlike = [each.answer for each in open_ones if each.answer is not None]

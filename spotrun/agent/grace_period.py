@@ -5,8 +5,8 @@ stop.
     notice ---- training goes on ---- leave_s ---- the last checkpoint is saved ---- give_up_s -- deadline
 
 After a notice, training goes on until `leave_s`, so that as few paid seconds as possible are wasted. At `give_up_s` the
-agent stops trying to save. These two times are computed differently for a training that reports its steps, for a
-command whose state is saved, and for any other command. For each of the three, a class implements `Times`.
+agent stops trying to save. Three implementations of `Times` compute these two times: for a training that reports its
+steps, for a command whose state is saved, and for any other command.
 """
 
 from __future__ import annotations

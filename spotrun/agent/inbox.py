@@ -51,7 +51,7 @@ class Exited:
 class CameTooLate:
     """
     A second process of the command wanted to begin a training, and was refused, because process `leader` had already
-    begun one. `pid` is the second process. `alone` is True if the leader had ended by then; the two would then not have
+    begun one. `pid` is the second process. `alone` is True if the leader had already ended: then the two would not have
     trained at the same time.
     """
 

@@ -75,7 +75,7 @@ _NO_IMAGE = _Sent(
 
 class Saver:
     """
-    Makes snapshots durable, for the agent's main loop.
+    Turns snapshots into commits for the agent's main loop.
 
     A snapshot is in one of two arenas, which share a part of their memory, the common part. The saver calls `spent` as
     soon as the trainer may overwrite the common part, and `released` as soon as it may overwrite the snapshot's whole
@@ -146,9 +146,10 @@ class Saver:
         """
         Begin the next upload if a snapshot waits and none is in flight.
 
-        During an upload, training has priority on the processor, until the next snapshot is waiting or is due
-        (`overdue`). If the priority did not end then, a training that always uses the whole processor might prevent
-        every snapshot from becoming durable.
+        With `hold`, begin only the upload of a final snapshot.
+
+        During an upload, training has priority on the processor. The priority ends when the next snapshot is waiting or
+        is due (`overdue`), so that a training that always uses the whole processor cannot delay an upload forever.
         """
         self._begin_next(hold=hold)
         if overdue or self._waiting is not None:
@@ -197,8 +198,9 @@ class Saver:
 
     def common_part_sent(self, sequence: int) -> None:
         """
-        Record that the store has the part of snapshot `sequence` that lies in both arenas. The trainer may overwrite
-        this part now, so it gets the other arena. For a final snapshot, do nothing, because no other snapshot follows.
+        Record that the store has the part of snapshot `sequence` whose memory the two arenas share. The trainer is now
+        allowed to overwrite this part, so it can use the other arena. For a final snapshot, do nothing, because no
+        other snapshot follows.
 
         Each trainer numbers its snapshots from 0, so the numbers of two trainers overlap. Still, the number identifies
         the snapshot here: a new trainer starts only when all snapshots of the previous trainer are saved or dropped.
@@ -259,8 +261,8 @@ class Worker:
         others: OthersState | None = None,
     ) -> None:
         """
-        `world` is the number of a gang's ranks, and `others` are the gang's other members. Both are None in a run on
-        one instance.
+        Create a worker. `world` is the number of ranks of a gang, and `others` are the gang's other members. Both are
+        None in a run on one instance.
         """
         self._world = world
         self._others = others
@@ -352,8 +354,8 @@ class Worker:
     def _lenders(self, attempt: int) -> set[str]:
         """
         Return the prefixes of the commits from which a new commit is allowed to borrow: it may refer to their objects
-        instead of sending equal ones. These are commits of the same attempt that can be resumed from. Their objects are
-        not deleted while the new commit is being made.
+        instead of sending the same data again. These are the resumable commits of the same attempt, because their
+        objects are not deleted while the new commit is being made.
         """
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
@@ -440,7 +442,7 @@ class Worker:
 
 def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> CheckpointCommitted:
     """
-    Return the event with the additional fields of a gang's commit. They show that only rank 0 has stored the state, on
+    Return the event, extended with the fields of a gang's commit. They show that only rank 0 has stored the state, on
     behalf of all `world` ranks, because the state is the same on all of them (protocol 41, 42).
     """
     shard = Shard(

@@ -62,8 +62,7 @@ class Identities(Protocol):
 
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
         """
-        Make the identity of a run, or complete it. Repeating the call is harmless, even after a call that was
-        interrupted.
+        Make the identity of a run, or the part that an interrupted call did not make. Repeating the call is harmless.
 
         Returns:
             The time when the identity was made; None if the run needs no identity. The caller needs this time because a
@@ -81,7 +80,7 @@ class Identities(Protocol):
         An instance that still has the identity loses its rights.
 
         Raises:
-            CloudError: at least a part of the identity still exists.
+            CloudError: the identity, or a part of it, still exists.
         """
 
     def runs(self) -> list[str]:
@@ -159,8 +158,8 @@ class IdentifiedDriver(WrappedDriver):
 
     def remove_identity(self, run_uid: str) -> str:
         """
-        Remove the identity of a run that has ended. If a part of it could not be removed, return why; otherwise "". If
-        the run is resumed, its next launch makes the identity again.
+        Remove the identity of a run that has ended. If a part of it could not be removed, return the reason; otherwise
+        "". If the run is resumed, its next launch makes the identity again.
         """
         self._is_made = False
         try:

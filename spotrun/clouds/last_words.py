@@ -1,4 +1,4 @@
-"""Finds, in the startup log or on the console, the last output of an instance that ended before its agent took over."""
+"""Reads the last output of an instance that ended before its agent took over, from its startup log or its console."""
 
 from __future__ import annotations
 

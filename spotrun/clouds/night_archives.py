@@ -31,8 +31,8 @@ class NightArchives:
     def upload(self, data: bytes) -> tuple[str, str]:
         """
         Upload an archive, and return its bucket and its object name. The name contains the digest of the content, so
-        the same code is stored only once. An existing object is overwritten nevertheless, because another process may
-        have stored different content under that name.
+        equal archives share one object. Overwrite the object if it exists, because another process may have stored
+        different content under that name.
         """
         place = address.parse(self._store)
         assert isinstance(place, address.BucketAddress), self._store

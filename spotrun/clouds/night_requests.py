@@ -1,6 +1,6 @@
 """
-Estimates how many requests a night's runner sends to its store, on any cloud. The numbers were measured in a rehearsal
-of a night, and tests/cloud/test_night_function.py measures them again.
+Estimates how many requests a night's runner sends to its store, on any cloud. The numbers were measured in a test
+night, and tests/cloud/test_night_function.py measures them again.
 """
 
 from __future__ import annotations

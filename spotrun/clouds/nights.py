@@ -33,8 +33,8 @@ def when_due(night: Night) -> ScheduleTimes:
 
 def when_due_again(night: Night) -> ScheduleTimes:
     """
-    Return the times of repeated calls: every 15 minutes in the hour after the night's hour. The repeated calls are
-    needed in two cases: the first call could not begin the night; or there was no first call, because the change to
+    Return the times of repeated calls: every 15 minutes in the next clock hour after the night's own. The repeated
+    calls are needed if the first call could not begin the night, or if there was no first call, because the change to
     daylight saving time skipped that time of day.
     """
     hour, minute = _time_of(night)
@@ -101,8 +101,8 @@ class Nights(Protocol):
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
         """
         Read the addresses of webhooks from the places where they are stored in the cloud. Return the addresses keyed by
-        the names of their environment variables. Give up after a few seconds, as the night's runner will do: it could
-        not use an address that takes longer to read.
+        the names of their environment variables. Give up after a few seconds: the night's runner does not wait longer
+        either.
 
         Raises:
             SecretUnreadable, CloudError: an address is missing, not encrypted, or unreadable.

@@ -28,9 +28,9 @@ _NONE = _Refusal("", -inf)
 
 class TolerantDriver(WrappedDriver):
     """
-    A driver whose `offerings` and `terminate` never raise the cloud's errors. Such an error must not stop the runner:
-    if `offerings` fails, training can continue without new offerings. If `terminate` fails for one instance, for
-    example because of termination protection or an organisation policy, the runner must still end the other instances.
+    A driver whose `offerings` and `terminate` never raise the cloud's errors, so that these do not stop the runner. If
+    `offerings` fails, training can continue without new offerings. If `terminate` fails for one instance, for example
+    because of termination protection or an organisation policy, the runner must still end the other instances.
     """
 
     def __init__(self, driver: CloudDriver, clock: Clock) -> None:

@@ -1,6 +1,6 @@
 """
-Creates logins for Amazon's image registries with the current AWS credentials. On an instance, these are the
-credentials of its role.
+Gets logins for Amazon's image registries, using the current AWS credentials. On an instance, these are the credentials
+of its role.
 
 A login lasts for 12 hours and has the rights of the role or user whose credentials made it:
 https://docs.aws.amazon.com/AmazonECR/latest/userguide/registry_auth.html
@@ -32,7 +32,7 @@ _CONFIG = Config(
 
 def login(host: str) -> Credentials | None:
     """
-    Create a login for `host`. If `host` is the public registry and AWS issues no token, return None, because the public
+    Get a login for `host`. If `host` is the public registry and AWS issues no token, return None, because the public
     registry can be used without a login.
 
     Raises:

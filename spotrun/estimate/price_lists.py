@@ -1,5 +1,5 @@
 """
-Lists prices of what spotrun does not rent: TPUs, SageMaker training jobs, Colab.
+Reads the list prices of services that spotrun does not rent: TPUs, SageMaker training jobs, Colab.
 
 The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. They are list prices
 in dollars, without tax. Some are years old, so check the current price before you rent anything.
@@ -22,9 +22,9 @@ from spotrun.units import Unreadable, shown
 
 class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A list price per hour, or per month for at most `hours_per_month`. `what` says what the price buys, `as_of` is the
-    price's date, and `source` is the page that publishes it. `spot_usd_per_hour` is None if no spot price below the
-    on-demand price is known.
+    A list price per hour; or, if `hours_per_month` is given, a monthly fee that buys at most that many hours. `what`
+    says what the price buys, `as_of` is the price's date, and `source` is the page that publishes it.
+    `spot_usd_per_hour` is None if no spot price below the on-demand price is known.
     """
 
     type: str

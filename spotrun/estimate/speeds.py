@@ -1,4 +1,4 @@
-"""Computes the training speed at a place, either as the study gives it or relative to the speed at another place."""
+"""Computes how fast a training runs at a place of a cost study, if necessary from the speed at another place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
         the other place's speed * devices * mean of the training's `times` * speedup of the parts that are faster
 
-    If the other place is `like` a third place, the third place's speed is multiplied by the factors of both.
+    If the other place is in turn `like` a third place, the third place's speed is multiplied by both places' factors.
     """
     times, faster = Decimal(1), dict[str, Decimal]()
     while (like := study.places[place].like) is not None:
@@ -43,8 +43,8 @@ def mean_of_times(like: Like, training: str) -> Decimal | None:
 
 def speedup(step_s: Mapping[str, Decimal], faster: Mapping[str, Decimal]) -> Decimal | None:
     """
-    Return how many times as fast a step is if only some of its parts are faster (Amdahl 1967). Return None if the
-    seconds of the parts are unknown.
+    Return the factor by which a step becomes faster if some of its parts become faster (Amdahl 1967). Return None if
+    the seconds of the parts are unknown.
 
         sum of the parts / sum of the parts, each divided by its factor in `faster`
     """

@@ -209,9 +209,9 @@ def _steady(
     wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return, for each of the two trainings, the content of each place that can be compared. Places that vary even without
-    an interruption are left out. So are places that could be inspected in only one of the trainings; the report
-    lists these as not compared.
+    Return, for each of the two trainings, the content of each place that can be compared. Leave out places that vary
+    even without an interruption, and places that could be inspected in only one of the trainings. The report lists the
+    latter as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -253,8 +253,8 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     Yield the differences in the results of `test`, `validate` and `predict`.
 
     The last process of the interrupted training must have produced the same results as the uninterrupted training, in
-    the same order. An earlier process may have been interrupted before it produced all of them, so it needs to have
-    produced only the first of these results.
+    the same order. An earlier process may have been interrupted before it produced all of them, so its results only
+    have to match the first of these.
 
     The variables of the script are compared only at the end of the last process, because the earlier processes did not
     reach the end of the script.

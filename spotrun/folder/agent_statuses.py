@@ -59,7 +59,7 @@ class AgentStatuses:
         """
         Return the last step that the training had completed when the instance `lost` was lost, according to the status
         of its agent. If the instance belonged to the current attempt, use the statuses of all the attempt's agents.
-        Return None if none of these agents had begun an attempt.
+        Return None if none of these agents had taken over.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
@@ -85,16 +85,16 @@ class AgentStatuses:
 
     def steps_total(self, state: RunState) -> float | None:
         """
-        Return the total number of steps of the training, as reported by the newest agent that knows it. Remember the
-        number, because that agent's status object may be missing later.
+        Return the total number of steps of the training, as reported by the newest agent that knows it. The number is
+        cached, because that agent's status object may be missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total
 
     def epochs_total(self, state: RunState) -> int | None:
         """
-        Return the total number of epochs, as reported by the newest agent that knows it. The number is needed only to
-        forecast whether a budget suffices, so return None for a run without a budget.
+        Return the total number of epochs, as reported by the newest agent that knows it. Return None for a run without
+        a budget, because the number is needed only to forecast whether a budget suffices.
         """
         if state.created.budget_usd is not None:
             self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)

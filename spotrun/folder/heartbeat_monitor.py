@@ -21,7 +21,7 @@ class GangHeartbeatMonitor:
     def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
         """
         Return True if every agent still writes its status. `statuses` has each agent's status. The caller must have
-        just read them, because this object uses the current time as the time at which a status changed.
+        just read them, because a status that differs from the previous one counts as written now.
         """
         found = [
             self._pulses.setdefault(at, HeartbeatMonitor(self._clock)).beats(one) for at, one in enumerate(statuses)

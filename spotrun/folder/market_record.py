@@ -61,8 +61,8 @@ class MarketRecord:
 
     def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Observation, ...]:
         """
-        Write the observations that this run has made since the last call. Return the other runs' observations. They may
-        be as old as the interval at which they are read.
+        Write the observations that this run has made since the last call. Return the other runs' observations. The
+        newest ones may be missing, because the record is read only at intervals.
         """
         news = [seen for seen in observations_of(state) if (seen.launch, seen.member, seen.kind) not in self._told]
         pause = max(self._read_every, READ_SYSTEM_MIN * state.created.time_scale)

@@ -6,8 +6,8 @@ writes them at intervals to its own object.
 
     calls/ENVIRONMENT.json
 
-When the cloud removes an environment, the counts since the environment's last write are lost. But the function is
-called once a minute, so each minute without a counted call shows that one call's counts were lost.
+When the cloud removes an environment, the counts since the environment's last write are lost. The number of lost calls
+is known, because the function is called once a minute: each minute without a counted call is one lost call.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ENVIRONMENTS_MAX = 200
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Counts of a function's calls between two times. `seconds` is the total duration of the calls on the function's
-    clock. `starting_s` is the part of `seconds` in which Python imported modules. Of the `calls`, `ticks` came from the
+    Counts of a function's calls in a period. `seconds` is the total duration of the calls on the function's clock.
+    `starting_s` is the part of `seconds` in which Python imported modules. Of the `calls`, `ticks` came from the
     schedule, once a minute, and `events` came from EC2. `reads` and `writes` are requests to the store. `uncounted` is
     the number of calls that are not in `calls`, because their counts were lost.
     """

@@ -1,5 +1,5 @@
 """
-Lists the files that make up a command's state. The paths of this state are named in the job.
+Lists the files that make up a command's state. The job names their paths.
 
 All files in a folder are listed, whatever their names. A link is stored as a link if its target belongs to the state
 too. Anything that cannot be stored, such as a pipe, is listed with the reason.

@@ -1,4 +1,4 @@
-"""Collects measurements from a job's earlier runs: how long the training and the starts took."""
+"""Collects measurements from a job's earlier runs: how long training and starting instances took."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class RunMeasurements(msgspec.Struct, frozen=True):
     Measurements of earlier runs.
 
     `work` is the productive time of the newest completed run, and `epochs` is its number of epochs; both are None if no
-    run has completed. `changeovers_s` are the durations of all changeovers in all runs, as if each instance had run all
-    of `setup`, even if it only unpacked the setup cache. `boots_s` are the seconds of each start before billing began.
-    `setups_s` are the seconds of each full setup that was then packed into the cache. `unpacks_s` are the seconds that
-    unpacking the cache took.
+    run has completed. `changeovers_s` are the durations of all changeovers in all runs. If an instance only unpacked
+    the setup cache, its changeover is converted to that of an instance that runs all of `setup`. `boots_s` are the
+    seconds of each start before billing began. `setups_s` are the seconds of each full setup that was then packed into
+    the cache. `unpacks_s` are the seconds that unpacking the cache took.
 
     `checkpoint_bytes` is the size of the newest checkpoint, 0 before the first. `work_doubt` is the share by which
     `work` may be wrong. `by_bench` is True if `spotrun bench` measured the changeovers.
@@ -96,9 +96,9 @@ def _setups(state: RunState, how: str) -> Iterator[float]:
 
 def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
     """
-    Yield the seconds of each changeover as if its instance had run all of `setup`. For an instance that only unpacked
-    the setup cache, replace the unpacking time with `setup_s`, the time of the full setup. If `setup_s` is None, leave
-    the unpacking time as it is.
+    Yield the seconds of each changeover with a full run of `setup`. For an instance that only unpacked the setup cache,
+    replace the unpacking time with `setup_s`, the time of the full setup. If `setup_s` is None, leave the unpacking
+    time as it is.
     """
     for number, seconds in measured_starts(state).items():
         setup = state.attempts[number].setup

@@ -14,17 +14,17 @@ from spotrun.strategies.port import ON_DEMAND, Job
 
 def optimum(job: Job, market: Ticks, deadlines_s: list[float], first: int = 0) -> list[float]:
     """
-    Return the minimum cost in USD for each deadline, by dynamic programming over the tick t, the place, and the used
-    slack u.
+    Return the minimum cost in USD for each deadline. `market` is used from tick `first` on.
 
-    The used slack is all time without progress: waits (of one tick each) and changeovers. All times are counted in
-    units of q = gcd(tick, changeover, work) seconds, so they are whole numbers and the result is exact. g is a tick,
-    and d is a changeover. Instances that are lost or stopped during their changeover are not considered: they cost
-    money without progress, and waiting for the same time costs nothing.
+    The method is dynamic programming over the tick t, the place, and the used slack u: all time so far without
+    progress, which consists of waits (of one tick each) and changeovers. All times are counted in units of gcd(tick,
+    changeover, work) seconds, so they are whole numbers and the result is exact. g is the duration of a tick, and d
+    that of a changeover. Instances that are lost or stopped during their changeover are not considered: they cost money
+    without progress, and waiting for the same time costs nothing.
 
     Cost[place][u] is updated from tick to tick by these moves:
 
-        run on     (t, u) -> (t + 1, u)              at the price of one tick
+        continue   (t, u) -> (t + 1, u)              at the price of one tick
         wait       (t, u) -> (t + 1, u + g)          at no cost
         start      (t, u) -> (t + ceil(d/g), u + d)  at the price of these ticks; the zone must be up in all of them
 

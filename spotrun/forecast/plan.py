@@ -124,9 +124,8 @@ def plan(
     Forecast the job `spec`. `offerings` are the offerings that suit the job, the cheapest first. `time_left` is the
     time until the deadline.
 
-    `measured` has the measurements of earlier runs, and `source` draws the markets. `considered` is only copied into
-    the plan's `offerings`. `created` says in which region the bucket is; without it, traffic is assumed to cost
-    nothing.
+    `measured` has the measurements of earlier runs. `source` generates the simulated markets. `considered` becomes the
+    plan's `offerings`. `created` says in which region the bucket is; without it, traffic is assumed to cost nothing.
 
     Raises:
         SpecInvalid: no on-demand offering suits the job, so a deadline cannot be promised.
@@ -221,13 +220,13 @@ def job_for(
     sent: CheckpointTraffic = NOTHING_SENT,
 ) -> Job:
     """
-    Return the job in the form that strategies use. For each figure that was not measured, use the same assumption as
-    real runs do.
+    Return the job in the form that strategies use. For each figure that was not measured, make the same assumption as
+    in real runs.
     """
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
         raise SpecInvalid(
-            "no on-demand offering suits resources, but the deadline may need one",
+            "no on-demand offering suits resources, but the run may need one to meet its deadline",
             hint="change resources so that one suits, or leave out the deadline",
         )
     work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
@@ -244,9 +243,8 @@ def job_for(
 
 def _rework(spec: RunSpec) -> timedelta:
     """
-    Return the maximum training time that is lost when an instance is lost without notice. This is the interval between
-    two checkpoints. If the job says "every N steps", the duration of N steps is not known yet, so the automatic
-    interval is assumed.
+    Return the most training time that can be lost with an instance: the interval between two checkpoints. If the job
+    gives the interval in steps, their duration is not known yet, so the automatic interval is assumed.
     """
     every = spec.checkpoint.every
     interval = every if isinstance(every, timedelta) else auto_interval(assumptions.STALL)

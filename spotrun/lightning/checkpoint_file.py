@@ -4,7 +4,7 @@ a run starts from it.
 
 A written file holds plain values and tensors only, so that `torch.load(weights_only=True)` can read it. It omits what
 Lightning never reads: the exact position in the data, and the metrics of the current epoch. So training that starts
-from the file resumes only as precisely as from one of Lightning's own files, not exactly.
+from the file does not resume exactly, just as if it started from one of Lightning's own files.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ def optimizer_in(optimizer: Any) -> Any:
     """
     Return the script's own optimizer, without any wrappers.
 
-    Fabric and accelerate wrap optimizers. Such a wrapper cannot be recognized by its type, because its class is derived
-    from the wrapped optimizer's class, or from a base of that class. So this function recognizes a wrapper by its
-    attributes.
+    Fabric and accelerate wrap optimizers. The type does not show whether an optimizer is such a wrapper, because the
+    wrapper's class is derived from the wrapped optimizer's class, or from a base of that class. So this function
+    recognizes a wrapper by its attributes.
     """
     while _is_theirs(optimizer) and (inside := vars(optimizer).get("_optimizer", vars(optimizer).get("optimizer"))):
         optimizer = inside

@@ -59,7 +59,7 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
     Estimate the hazard of spot instances as of `now` from the ledger.
 
-    While the run trains on demand, `growth` is 0, because time on demand tells nothing about losses on spot. A gang
+    While the run trains on demand, `growth` is 0, because time on demand says nothing about losses on spot. A gang
     stops if any of its members is lost. So a gang's attempt counts as one instance: its time on spot counts once, and
     so does its loss, even if several members are lost at the same time.
     """
@@ -109,7 +109,8 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
     After a recommendation, an instance is assumed to be lost at a constant rate, which has a Gamma prior. t is the
     total time for which this run's instances were observed after their recommendations, at most FOLLOWS_WITHIN for
-    each. n is the number of these instances that were lost in that time. Then
+    each. n is the number of these instances that were lost in that time. The prior counts as FOLLOWED_PRIOR_LOSSES
+    losses in a time `assumed`. Then
 
         rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
 

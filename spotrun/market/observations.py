@@ -1,7 +1,7 @@
 """
 Computes the market observations of runs. An *observation* is one fact about one pool that other runs can use.
 
-A run's observations depend on its ledger alone, so two runners of one run report the same ones. Another run uses the
+A run's observations depend only on its ledger, so all runners of the run report the same ones. Another run uses the
 observations only to decide which pool to try first. Without them, it may try the pools in a worse order, but its
 training gives the same result.
 """
@@ -42,7 +42,7 @@ class Fate(StrEnum):
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The outcome of one instance, or of a launch that the pool refused completely.
+    The outcome of one instance, or of a launch for which the pool provided no instance.
 
     `member` is the instance's number within its launch. `at` is the time of the outcome, and `up_s` is how long the
     instance had been up at that time, in seconds of run time.
@@ -64,9 +64,9 @@ def observations_of(state: RunState) -> Iterator[Observation]:
     Yield this run's observations, launch by launch: the outcome of each instance that ended, and the refusals. A
     refusal that comes less than REFUSALS_APART after the previous refusal is left out.
 
-    Each member of a gang counts separately, with its own hours and its own loss. The reason is that a pool's hazard is
-    the hazard of a single instance: losses per hour of one instance. If a gang loses two members at the same time, the
-    run is interrupted once, but the pool has lost two instances.
+    Each member of a gang counts separately, with its own hours and its own loss, because a pool's hazard is the number
+    of losses per hour of one instance. If a gang loses two members at the same time, the run is interrupted once, but
+    the pool has lost two instances.
     """
     refused_at: dict[Pool, datetime] = {}
     told_to_go = _told_to_go(state)
@@ -133,8 +133,8 @@ def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) ->
 
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
     """
-    Return, for each pool, the total time for which this run's live instances have been up there without a loss.
-    Instances that have a notice are left out.
+    Return, for each pool, the total time for which this run's live instances in the pool have been up. Instances that
+    have a notice are left out.
     """
     found: dict[Pool, Past] = {}
     told_to_go = _told_to_go(state)

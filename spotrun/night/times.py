@@ -97,7 +97,7 @@ def next_due(night: Night, after: datetime) -> datetime | None:
     Return the time at which a night is due next, computed as EventBridge Scheduler does; None if this machine does not
     know the time zone.
 
-    If a clock change skips the night's time of day, the night is not due on that day. If it repeats that time, the
+    If a clock change skips the night's time of day, the night is not due on that day. If a clock change repeats it, the
     night is due only once.
     """
     try:

@@ -39,8 +39,8 @@ class Notifier:
     """
     Sends the notifications for ledger entries. None of its methods raises an error.
 
-    Its methods do not wait for deliveries. Only the end of the `with` block waits, for at most `CLOSE_WITHIN_S`.
-    Notifications still undelivered then are left to the run's next runner.
+    Its methods do not wait for deliveries. At the end of its `with` block, it waits for at most `CLOSE_WITHIN_S`.
+    Notifications that are still undelivered then are left to the run's next runner.
     """
 
     def __init__(

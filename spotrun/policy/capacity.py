@@ -54,8 +54,8 @@ class Chosen(msgspec.Struct, frozen=True):
 
 def keep_going(facts: Facts) -> Iterator[Action]:
     """
-    Yield the actions that keep the run training. A standby that is ready takes over. An instance that has to leave is
-    replaced. If it pays to move to a better instance, that instance is requested.
+    Yield the actions that keep the run training: a takeover by a standby that is ready, the replacement of an instance
+    that has to leave, or a request for a better instance if the move pays.
     """
     state = facts.state
     hurried = state.created.deadline_at is not None and not facts.world.unread
@@ -130,9 +130,8 @@ def _in_time(facts: Facts) -> Iterator[Action]:
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """
-    Request a standby that replaces the running instance, although that instance could continue to train. This happens
-    if a move to another kind of instance saves money, or if the cloud has sent a recommendation and a move to another
-    pool saves money.
+    Request a standby to replace an instance that could continue to train, if that saves money: by a move to another
+    kind of instance, or, after a recommendation from the cloud, by a move to another pool.
     """
     move = move_in_time(facts)
     other = move_to_another_kind(facts) if move is None else None
@@ -174,8 +173,8 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if the run, which now trains on demand, is allowed to request spot again. It is allowed if two periods
-    exceed the cool-down: the time on demand, and the time since the last failed request for spot.
+    Return True if the run, which now trains on demand, is allowed to request spot again. For this, both the time on
+    demand and the time since the last failed request for spot have to exceed the cool-down.
 
     If the job allows several kinds of instances, only the time on demand is checked. A failed request does not matter
     in this case, because a refusal by a pool of one kind says nothing about the other kinds. Instead, each pool has its
@@ -222,9 +221,9 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     Return the offering to request now: on-demand, or the cheapest spot pool that has not recently refused a request or
     lost an instance.
 
-    The run changes to on-demand when it has been without spot for longer than `on_demand_after`, counted from the last
-    loss or its notice. But first at least one request for spot must have failed in this time. In three cases the run
-    changes to on-demand immediately:
+    The run changes to on-demand when two conditions hold: it has been without spot for longer than `on_demand_after`,
+    counted from the last loss or its notice, and at least one request for spot has failed in this time. In three cases
+    the run changes to on-demand immediately:
 
     - no spot pool suits the job
     - nothing trains, and every spot pool has rejected the request
@@ -257,7 +256,7 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
     """
-    Return the reason why waiting for spot is pointless. Return "" if spot may become available, or if an instance still
+    Return the reason why it is pointless to wait for spot; "" if spot may become available, or if an instance still
     trains. `spot` contains the spot offerings that can be requested now.
     """
     if not spot_offerings(facts):

@@ -1,6 +1,6 @@
 """
-Decides what to request for a run with a deadline. The run's strategy makes this decision. Its input is a `Situation`,
-as in the simulator.
+Decides what to request for a run with a deadline. The run's strategy makes the decision from a `Situation`, in the same
+way as in the simulator.
 
 A strategy assumes that every spot pool from which it can choose has capacity. If the pool that it chooses refuses the
 launch, the run does not request this pool for a while, and the strategy decides again among the other pools.
@@ -139,7 +139,7 @@ def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) ->
 
 def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
     """
-    Return the reason why a run cannot finish in `time_left`, if this is certain even before its launch; else None.
+    Return the reason why a run cannot finish in `time_left`; None unless this is already certain before its launch.
 
     `expected_work` is ignored if the job allows several kinds of instances, because it is the time on the first kind,
     and another kind may be faster.

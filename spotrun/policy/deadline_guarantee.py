@@ -9,8 +9,7 @@ most likely to meet the deadline, and the run moves to it immediately. With
 
     z = log(speed / speed needed) / standard deviation of log(speed)
 
-a kind is sure if z >= 2, and cannot meet the deadline if z < -2. A kind is too slow if it cannot meet the deadline, or
-if its speed was measured and it is not sure.
+a kind is sure if z >= 2. A kind is too slow if z < -2, or if its speed was measured and it is not sure.
 
 So the run trains on a kind of uncertain speed only until the speed is measured. If that kind turns out to be too slow,
 its replacement starts while the old instance still trains. Therefore the run meets the deadline if the best kind alone
@@ -102,10 +101,10 @@ def keeper(facts: Facts) -> Keeper | None:
 @once
 def too_slow(facts: Facts) -> frozenset[Kind]:
     """
-    Return the kinds on which the run must not train, because they would miss the deadline.
+    Return the kinds on which the run must not train, because it would miss the deadline on them.
 
-    If the speed of another kind was measured and the keeper's was not, return all kinds except the keeper. The run then
-    moves to the keeper and measures its speed.
+    But if the keeper's speed was not measured, and another kind's was, return all kinds except the keeper: the run
+    first has to move to the keeper and measure its speed.
     """
     kept = keeper(facts)
     if kept is None or workload(facts) is None:
@@ -119,7 +118,7 @@ def too_slow(facts: Facts) -> frozenset[Kind]:
 def is_enough(facts: Facts, offering: Offering) -> bool:
     """
     Return True if the run can keep training on `offering`, an on-demand instance. Return False if it has to move to the
-    keeper. It can stay in each of these cases:
+    keeper. It can stay in any of these cases:
 
     - the run needs no keeper, or it is unknown how much work is left
     - the instance's kind is sure to finish the work in time
@@ -138,7 +137,7 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
     Return True if the speed of `kind` has to be measured in a trial, and the run would meet the deadline even if the
     trial made no progress.
 
-    The trial's time includes starting the instance on trial, and starting the keeper afterwards.
+    The time of the trial includes the start of its instance, and the start of the keeper afterwards.
     """
     kept = keeper(facts)
     if kept is None:
@@ -260,8 +259,8 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
     """
-    Return the cheapest on-demand offering of each kind, of those that can be requested now or on which the run trains
-    now. If there are none, choose from all on-demand offerings within the job's max_price.
+    Return the cheapest on-demand offering of each kind. Only offerings that can be requested now, or on which the run
+    trains now, are considered. If there are none, consider all on-demand offerings within the job's max_price.
     """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)

@@ -58,8 +58,8 @@ def once(question: Callable[[Facts], T]) -> Callable[[Facts], T]:
     """
     Return a function that calls `question` only once for the same facts, and returns the stored result in later calls.
 
-    This saves a lot of time: for example, a run's pace is measured from all its commits, of which a run of some weeks
-    has thousands.
+    This saves a lot of time: for example, a run's pace is measured from all its commits, and a run of several weeks has
+    thousands.
     """
 
     @wraps(question)

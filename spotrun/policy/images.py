@@ -1,6 +1,6 @@
 """
-Chooses the machine image with which an instance starts. Normally this is the publisher's newest image. If that image
-has failed, it is the image with which the run trained before.
+Chooses the machine image with which an instance starts. Normally this is the publisher's newest image. But if the
+newest instance with that image never trained, the run uses the image with which it last trained.
 
 A new image may be faulty: it may not boot, or may lack a program that the bootstrap needs. If the run continued to use
 such an image, it would pay for one machine after another without training on any.

@@ -2,13 +2,12 @@
 Decides whether a run replaces its training instance with an instance of another kind (a move). There are two reasons
 for a move: the other kind is known to cost less per sample, or its cost is unknown and the run wants to measure it.
 
-For a move, the runner launches a standby of the other kind while the old instance still trains. So a move costs the
-standby's start and a handover. Without the move, the old instance would train until it is lost, or until a spot
-instance replaces it. At that moment, the run would change to the best kind anyway, at no extra cost. So a move can save
-money only up to that moment.
+For a move, the runner launches a standby of the other kind while the old instance still trains. A move costs the
+standby's start and a handover. It saves money only until the old instance would be lost, or replaced with a spot
+instance: at that moment, the run would change to the best kind anyway, at no extra cost.
 
-If the speeds of both kinds were measured, the run moves if this saving exceeds the cost of the move. The saving is
-computed from the smallest difference between the two kinds that the measurements allow.
+If the speeds of both kinds were measured, the run moves if the saving exceeds the cost of the move. The saving is
+computed from the smallest cost difference that is consistent with the measurements.
 """
 
 from __future__ import annotations
@@ -66,8 +65,8 @@ def _may_be_left(facts: Facts, current: Attempt) -> bool:
 
 def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
     """
-    Return how much work the running instance would still do if the run did not move. The unit is the work that the
-    job's first kind does in an hour. Return None if it is unknown how much work is left.
+    Return the amount of work that the running instance will still do if the run does not move. The unit is the work
+    that the job's first kind does in an hour. Return None if it is unknown how much work is left.
     """
     left = workload(facts)
     if left is None:
@@ -130,8 +129,8 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
     """
     Return a move to a kind whose speed is worth measuring in a trial; None if there is no such kind.
 
-    The run begins a trial only from the best kind whose speed was measured. From any other kind, it moves to that best
-    kind first. If that move does not save money, a trial does not either.
+    The run begins a trial only while it trains on the best kind whose speed was measured. If it trains on another kind,
+    it first has to move to the best one; if not even that move saves money, neither does a trial.
     """
     left_h = _work_until_lost_h(facts, here)
     if best_known(facts, work) != kind_of(facts, here) or left_h is None:
@@ -142,8 +141,8 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
     """
-    Return the cost, in USD, of an hour's work in the current pool, even if the run is not allowed to request this pool
-    at the moment. An hour's work is what the job's first kind does in an hour.
+    Return the cost, in USD on the current instance, of the work that the job's first kind does in an hour. The current
+    pool need not be one that the run is allowed to request now.
     """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:

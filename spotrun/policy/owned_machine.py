@@ -4,11 +4,11 @@ Decides when a run trains on the user's own machine, and when in the cloud.
 The user's machine costs the same whether it trains or not. So the run prefers it to the cloud, whatever the cloud's
 prices are, as long as the machine is free and can meet the deadline:
 
-    time left >= start + time for the remaining work at home + its possible error + rework after one fault
+    time left >= start + time for the remaining work at home + error margin of that time + rework after one fault
 
-If the machine cannot meet the deadline, the run's strategy rents instances in the cloud. When the user's machine can
-finish the remaining work by the deadline, the run moves home. While the strategy waits for spot, the run trains on the
-user's machine, because slow progress is better than none.
+If the machine cannot meet the deadline, the run's strategy rents instances in the cloud. As soon as the user's machine
+can finish the remaining work by the deadline, the run moves home. While the strategy waits for spot, the run trains on
+the user's machine, because slow progress is better than none.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def holds(facts: Facts, *, there: bool) -> bool:
 
 def spare_s(facts: Facts, *, there: bool) -> float | None:
     """
-    Return the number of seconds by which the user's machine would finish before the deadline. The result is negative if
-    the machine cannot meet the deadline, infinite if there is no deadline, and None if the amount of remaining work is
-    unknown.
+    Return the number of seconds by which the user's machine would finish before the deadline. `there` is True if the
+    run already trains on it. The result is negative if the machine cannot meet the deadline, infinite if there is no
+    deadline, and None if the amount of remaining work is unknown.
     """
     deadline_at = facts.state.created.deadline_at
     if deadline_at is None:

@@ -2,8 +2,8 @@
 Decides whether to train for a while on a kind of instance in order to measure its speed (a trial), although another
 kind is known or believed to be cheaper.
 
-Let i be the best kind known so far, and let c_k be the dollars that it costs to do, on kind k, the work that the first
-kind does in an hour. A trial of kind j is expected to save
+Let i be the best kind known so far, and let c_k be the cost, in dollars on kind k, of the work that the first kind in
+the job's list does in an hour. A trial of kind j is expected to save
 
     E[max(0, c_i - c_j)] * work left, in hours on the first kind
 
@@ -35,7 +35,7 @@ So these limits apply:
   even if it makes no progress
 - the run does not begin with a kind that costs more per hour than the first kind, unless that kind is almost certainly
   cheaper for the same work, or its possible loss is within EXPLORED
-- if there is a deadline, a trial has to leave time to finish, whatever its outcome
+- if there is a deadline, a trial has to leave enough time to finish the training, whatever the trial's outcome
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def begun_with(facts: Facts, work: Work) -> Kind | None:
 
 class Until(msgspec.Struct, frozen=True):
     """
-    The time until the run next starts an instance, even without a trial. `work_h` is the work that is done until then,
-    in hours of training on the first kind. `could_wait` is True if the trial could wait for that start.
+    The time until the run has to start another instance anyway. `work_h` is the work that is done until then, in hours
+    of training on the first kind. `could_wait` is True if a trial could also begin at that start.
     """
 
     work_h: float
@@ -211,8 +211,8 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the extra cost of starting `tried`. After an interruption, an instance has to start in any case, so only the
-    difference to the cost of starting `known` counts.
+    Return the extra cost of starting `tried`. After an interruption, an instance has to start in any case. Then the
+    extra cost is the cost of starting `tried`, minus the cost of starting `known`.
     """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)

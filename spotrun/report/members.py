@@ -17,7 +17,7 @@ class MemberNow(NamedTuple):
     """
     A member of a gang, as it is now.
 
-    `does` is a text about what the member is doing. `rank` is the rank of the member's first process in the running
+    `does` describes what the member is doing. `rank` is the rank of the member's first process in the running
     attempt; None if the member does not take part in that attempt. `where` is the member's offering. `instance_id` is
     empty until the cloud has assigned an id.
     """
@@ -34,8 +34,8 @@ class MemberNow(NamedTuple):
 
 def members_now(state: RunState, status_of: StatusOf) -> Iterator[MemberNow]:
     """
-    Yield the members of a gang that might still be billed. The ledger says which members these are; the status objects
-    of their agents say what each member is doing.
+    Yield the members of a gang that might still be billed. The ledger shows which members these are. The status object
+    of each member's agent shows what the member is doing.
     """
     if not state.of_gangs:
         return

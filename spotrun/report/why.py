@@ -293,8 +293,8 @@ def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
 
 def _refusals(before: RunState, since: datetime) -> Iterator[str]:
     """
-    Describe the refusals since `since`, in one sentence for each reason: the reason, the pools that refused for it, and
-    how long spotrun waits before it requests an instance from such a pool again.
+    Describe the refusals from the time `since` on. There is one sentence for each reason. It names the reason, the
+    pools that refused for it, and the time for which spotrun does not request an instance from these pools.
     """
     refused: dict[str, dict[str, None]] = {}
     for launch in before.launches.values():

@@ -82,7 +82,7 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
     """
     Yield three things for each entry that has an effect: the state before the entry, the entry, and the state after it.
-    There is no state before entry 0, so for entry 0 the state after it takes both positions.
+    There is no state before entry 0, so for entry 0 both are the state after it.
     """
     state: RunState | None = None
     for entry in entries:

@@ -50,9 +50,9 @@ def reason_in(output: str, *, killed: bool = False) -> str:
     For a Python program, the reason is the exception that ended the program: its type, and the first line of its
     message. For any other program, it is the last line that looks like an error, or else the last line.
 
-    `killed` is True if a signal ended the program. A program cannot print anything after a signal from outside, so its
-    last lines do not explain such an end. Only a program that aborts itself prints the reason before its signal. So
-    with `killed`, only the messages of such an abort count as a reason.
+    `killed` is True if a signal ended the program. After a signal from outside, a program cannot print the reason. A
+    program that aborts itself prints the reason before its signal. So with `killed`, only the messages of such an abort
+    count as a reason.
     """
     lines = [_readable(line) for line in output.split("\n")]
     lines = [line for line in lines if line.strip() and not line.startswith("[spotrun] ")]
@@ -76,10 +76,9 @@ def in_one_line(detail: str) -> str:
     """
     Return an event's `detail` as one line.
 
-    A detail can have several lines for two reasons. In runs of earlier versions of spotrun, the output of the failed
-    program may follow the first line. This output is replaced by the reason for the failure, if `reason_in` finds one.
-    In other runs, the last line may begin with `try:` and contain advice. This advice is put at the end of the result,
-    after a semicolon.
+    If the last line begins with `try:`, its advice is put at the end of the result, after a semicolon. In runs of
+    earlier versions of spotrun, a failed program's output may follow the first line. It is replaced with the reason for
+    the failure, if `reason_in` finds one, and otherwise dropped.
     """
     told, _, advice = detail[:DETAIL_MAX].partition("\n  try: ")
     head, _, output = told.strip().partition("\n")

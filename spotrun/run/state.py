@@ -241,7 +241,7 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """
     One stretch of training on one instance, or on the instances of a `gang`. For a gang, `launch`, `instance_id` and
-    `setup` describe the lead, and `booted_at` is when its last member booted.
+    `setup` describe the lead, and `booted_at` is the time at which the last member booted.
     """
 
     number: int
@@ -310,8 +310,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     `cut_off` is True once the training has resumed from an older commit. The training then repeats the steps of this
     commit, and the commit no longer belongs to the run's history.
 
-    `step_reached` is the largest step that the run had reached at this commit. It is the maximum over this commit and
-    all earlier commits. Commits that were already cut off when this commit was made do not count.
+    `step_reached` is the largest step of this commit and all earlier ones, except those that were already cut off when
+    this commit was made.
     """
 
     number: int
@@ -417,8 +417,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     bill can still grow, and `settled_usd` is the total cost of all other launches.
 
     `borrowers` maps the prefix of a commit to the numbers of the later commits that borrow its objects and so still
-    need them. The last number in a list always belongs to a commit that is not retired: when that commit is retired,
-    its number is removed.
+    need them. When the commit with the last number in a list is retired, the number is removed, so the last number
+    always belongs to a commit that is not retired.
     """
 
     next_number: int = 1
@@ -537,8 +537,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return True if the next attempt is not allowed to train on this member.
 
-        Two conditions must hold. First, the newest attempt of the member has ended, has a notice, or has a drain
-        request. Second, `Attempt.lets_go` says that the next attempt is not allowed to use this member.
+        The member's newest attempt must have ended, or have a notice or a drain request; and `Attempt.lets_go` must
+        return True for the member.
         """
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
@@ -666,12 +666,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return the newest stored files; None if there are none.
 
-        The agent stores files in two ways: with a checkpoint of a training, or after a separate scan of the work
-        folder. Once a checkpoint with files exists, the files of earlier scans may be deleted from the store. So they
-        no longer count, even if the checkpoint is later cut off or retired.
+        The agent stores files with each checkpoint of a training, and after scans of the work folder. Once a checkpoint
+        with files exists, the files of earlier scans may be deleted from the store. So they no longer count, even if
+        the checkpoint is later cut off or retired.
 
-        The checkpoint of a command has only the command's state, and each scan includes that state too. So such a
-        checkpoint counts only if there was no scan.
+        A command's checkpoint contains only the command's state, which every scan includes too. So such a checkpoint
+        counts only if there was no scan.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):

@@ -76,7 +76,9 @@ class Runner:
         last_words: LastWords | None = None,
     ) -> None:
         """
-        `market` is the record in which runs share their observations of the market. `guards` makes the timers that end
+        Take care of the run with this ledger and store.
+
+        `market` is the record in which runs share their observations of the market. `guards` arms the timers that end
         instances on clouds that do not enforce a time-to-live. `identities` makes the roles, on clouds where each run
         has its own. `decide` returns the next actions. `pace` sets the intervals at which the runner reads and writes.
         `last_words` reads the last output of an instance whose agent never took over, for the entry about its end.
@@ -129,9 +131,9 @@ class Runner:
 
     def ticks(self) -> Iterator[Tick]:
         """
-        Tick, and repeat this without a pause as long as each tick writes an entry, at most TICKS_MAX times. So the
-        runner requests a launch as soon as it has written the intention, and tries the next offering as soon as one is
-        refused.
+        Tick once, and again without a pause as long as each tick writes an entry, at most TICKS_MAX times in all. So
+        the runner requests a launch as soon as it has recorded the intention, and tries the next offering as soon as
+        one is refused.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()

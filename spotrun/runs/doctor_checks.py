@@ -1,4 +1,4 @@
-"""The checks of `spotrun doctor`: of the store, of its ledgers, and of either this machine or a cloud."""
+"""The checks of `spotrun doctor`. They cover the store, its ledgers, and either this machine or a cloud."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _image(spec: RunSpec) -> Iterator[Finding]:
 
 def _store(uri: str, region: str | None) -> Iterator[Finding]:
     """
-    Test the store, check its settings, and yield the findings. The last one says that the store passed both.
+    Test the store, check its settings, and yield the findings. The last finding says that both succeeded.
 
     Raises:
         StoreError: the test or a check of the settings failed.

@@ -129,8 +129,9 @@ def look_at_market(
     spec: RunSpec, cloud: Cloud, runs: Store | None, part_of: str = "", world: World | None = None
 ) -> Market:
     """
-    Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. If the market was just read
-    for another job with the same resources, pass the result as `world`, so that the cloud is not queried again.
+    Return the current market of `cloud` for a run of `spec`. `part_of` is the value for `RunCreated.part_of`. If the
+    market was just read for another job with the same resources, pass the result as `world`, so that the cloud is not
+    queried again.
 
     The result includes what earlier runs recorded in the store `runs`: the speeds of instance types, and the market. If
     `runs` is None or cannot be read, these records are left out without an error, because the launch itself reports an

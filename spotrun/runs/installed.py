@@ -27,8 +27,8 @@ def told() -> str:
 
 def commit_of(package: Path) -> str | None:
     """
-    Return the Git commit of the package's code: from the file in the package, from pip's record, or from Git if this is
-    a checkout. In a checkout, `-dirty` means that files differ from the commit.
+    Return the Git commit from which the package was built or installed. In a checkout, `-dirty` means that files differ
+    from the commit.
     """
     return _built_in(package) or _told_to_pip() or _checked_out(package.parent)
 

@@ -187,7 +187,7 @@ def request_stop(run: OpenRun, by: str | None = None) -> bool:
 def stop_or_detach(what: str = "the run") -> str | None:
     """
     Ask whether to stop or to detach, and return the answer; None if there was no answer within ANSWER_WITHIN_S. A
-    second Ctrl-C means stop. The end of the input means detach, because the user did not decide to stop.
+    second Ctrl-C means stop. End of input (Ctrl-D) means detach, because the user did not decide to stop.
     """
     signal.setitimer(signal.ITIMER_REAL, ANSWER_WITHIN_S)
     try:

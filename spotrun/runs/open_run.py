@@ -83,8 +83,8 @@ class OpenRun:
 
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
-        Return the run's state and an error. If all entries could be read, the error is None. If an entry is damaged,
-        the state is the one before that entry. A command can then show this state before it raises the error.
+        Return the run's state and an error. The error is None if all entries could be read. If an entry is damaged,
+        return the state before that entry, so that a command can show it before it raises the error.
         """
         try:
             return self.ledger.refresh(), None
@@ -198,7 +198,7 @@ def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
     Return the newest runs that `reference` names, at most `count` of them, oldest first.
 
     Raises:
-        RunNotFound: no run matches, or runs of several names do.
+        RunNotFound: no run matches, or `reference` matches several names.
     """
     return _runs_meant_by(reference, store)[-count:]
 
@@ -233,7 +233,8 @@ def attended(run: OpenRun) -> bool:
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
     """
     Return all runs with the id or name `reference`, oldest first. If there are none, return those whose id or name
-    begins with `reference`. Refuse a reference that several ids or names begin with. The result is never empty.
+    begins with `reference`. Raise RunNotFound if there are none either, or if several ids or names begin with
+    `reference`.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
@@ -401,7 +402,7 @@ def absent(folder: str) -> bool:
 
 def require_store(folder: str) -> None:
     """
-    Check that a store on this machine exists. A bucket is not checked, because reading a missing bucket is an error.
+    Check that a store on this machine exists. A bucket is not checked, because any read from a missing bucket fails.
 
     Raises:
         StoreError: `folder` is on this machine and does not exist.

@@ -1,6 +1,6 @@
 """
-Prepares a run: gathers everything that has to be known before the run begins, shows it, and creates the run. Until
-then, nothing is written or rented.
+Prepares a run: gathers everything that has to be known before the run begins, shows it, and creates the run. Before
+that, nothing is written or rented.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Prepared(NamedTuple):
 
     `spec` is the job as it will be stored, and `chosen` is the offering that it requests first. `earlier` are the runs
     with the same name, newest first. `notes` are for the user. `start` is the Lightning checkpoint that the training
-    starts from. `later` is True if the job does not begin now.
+    starts from. `later` is True if the job is to begin later.
     """
 
     spec: RunSpec
@@ -71,7 +71,8 @@ class Prepared(NamedTuple):
         Print the offerings that suit the run, and mark the first choice. Print the notes to stderr, `others` first.
 
         Raises:
-            SpecInvalid: the file `start` is not a Lightning checkpoint, or could execute code.
+            SpecInvalid: the checkpoint file that training starts from is not a Lightning checkpoint, or could execute
+            code.
         """
         spec, asked = self.spec, self.market.offerings
         work = works_of_hours(self.market.facts, asked)
@@ -113,11 +114,11 @@ class Prepared(NamedTuple):
 
     def create(self) -> OpenRun:
         """
-        Create the run in its store, and remember it as this user's.
+        Create the run in its store, and add it to this user's list of runs.
 
         Raises:
             SpotrunError: the run cannot be created.
-            KeyboardInterrupt, Signalled: the user or a signal interrupted this. Nothing was rented.
+            KeyboardInterrupt, Signalled: the user or a signal interrupted the creation. Nothing was rented.
         """
         try:
             return create_known(prepare_run(self.spec, f"cli:{who()}", self.start))
@@ -131,9 +132,9 @@ def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, 
     Gather everything that has to be known before this machine launches a run of `spec` now. `start` is the Lightning
     checkpoint that the training starts from, or None.
 
-    With `dry_run`, the notes say more: they name all files that are not uploaded, instead of only the first ones; and
-    they name the checks that only a launch makes. `world` can be the market that was just read for another job with the
-    same resources.
+    With `dry_run`, the notes name all files that are not uploaded, instead of only the first ones. They also name the
+    checks that only a launch makes. `world` can be the market that was just read for another job with the same
+    resources.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
@@ -155,8 +156,8 @@ def prepare_later(
 ) -> Prepared:
     """
     Gather what has to be known before a run of `spec` begins later, on another machine. The tag of the job's image is
-    not replaced with a digest, because by then the tag may refer to a newer image. `all_left_behind` is as in
-    `check_job`, `world` as in `prepare`.
+    not replaced with a digest, because by then the tag may refer to a newer image. With `all_left_behind`, a note names
+    all files that are not uploaded, instead of only the first ones. `world` is as in `prepare`.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.

@@ -90,7 +90,7 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
     Show which runs will be deleted and what they leave behind, ask for confirmation, and delete them.
 
     Raises:
-        SpecInvalid: there is no terminal to ask on.
+        SpecInvalid: there is no terminal on which to ask.
         StoreError: an object could not be deleted.
         CloudError: the disks of the instances could not be deleted.
     """

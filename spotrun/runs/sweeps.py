@@ -87,8 +87,8 @@ class NamedSweep:
     def cut_off(self, number: int, role: str) -> list[OpenRun]:
         """
         Find a run that was created for trial `number` but is missing from the sweep's records, because the command that
-        created it was killed too soon. Record this run, and return it in a list; the list is empty if this user has no
-        such run.
+        created it was killed too soon. Record this run, and return it in a list. The list is empty if there is no such
+        run of this user.
         """
         prefix = self.record.folder_of(number, "")
         named = [folder for folder in persist(self.store.folders) if folder.startswith(prefix)]
@@ -130,8 +130,8 @@ class NamedSweep:
     @property
     def with_all(self) -> str:
         """
-        The author of the stop requests that are written when the user stops the whole sweep. `go_on` continues only the
-        runs with a stop request by this author, and not those that the user stopped individually.
+        The name of the author in the stop requests that are written when the user stops the whole sweep. `go_on`
+        continues only runs that this author stopped, and not those that the user stopped individually.
         """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 
@@ -173,7 +173,7 @@ def sweep_named(name: str, store: str | None) -> NamedSweep | None:
     Return the sweep with exactly this name in a store; None if there is none.
 
     Raises:
-        StoreError: the store cannot be read, or its object of that name is not a sweep.
+        StoreError: the store cannot be read, or its object with that name is not a sweep.
     """
     folder = store or default_store()
     if not re.fullmatch(NAME_PATTERN, name, re.ASCII) or absent(folder):

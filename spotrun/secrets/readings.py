@@ -4,15 +4,15 @@ recognised.
 
 For example, a program may wrap a line in the middle of a value, or write a character as its code. A text from which
 such changes are removed is a *reading* of the original text. There are three readings. The first is the text as it is.
-In the second, *breaks* are removed: terminal colours, line ends and blanks between characters. In the third, *written
-letters* are also decoded: characters that a program has encoded, with a backslash or as a number.
+In the second, *breaks* are removed: terminal colours, line ends and blanks between characters. In the third, *encoded
+characters* are also decoded: those that a program wrote with a backslash or as a number.
 
 Breaks occur because programs colour their output, wrap it at a window's width, and write base64 in lines of 76
-characters. Written letters occur because a logger may encode that output as JSON, and a server may then encode the JSON
-as HTML or in a URL. So one character may have been encoded several times, and decoding is repeated.
+characters. Encoded characters occur because a logger may encode that output as JSON, and a server may then encode the
+JSON as HTML or in a URL. So one character may have been encoded several times, and decoding is repeated.
 
-Each secret value is read in the same way as the text before the two are compared. So a value that itself has a
-backslash or a `%` still matches.
+Before a secret value is compared with a reading of the text, the value is changed in the same way. So a value that
+itself contains a backslash or a `%` still matches.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class RedactionForm(NamedTuple):
     A way to read a text. First, the steps in `once` are applied. Then the steps in `turn` are applied up to `levels`
     times.
 
-    If a text contains none of the `signs`, the steps would not change it, so this form is skipped. A reading in this
-    form is searched only for values of at least `least` characters. At the end of the reading, the beginning of a value
-    counts only if it has at least `part` characters.
+    The form is skipped for a text that contains none of the `signs`, because the steps would not change it. Only values
+    of at least `least` characters are searched for. At the end of a text, the beginning of a value counts only if it
+    has at least `part` characters.
 
-    `decodes` is True if the steps decode letters. In that case, a value is not looked for if decoding leaves fewer than
-    DECODED_MIN characters of it. `silent` are characters that `SpelledValues` ignores.
+    `decodes` is True if the steps decode characters. Then a value is not searched for if fewer than DECODED_MIN
+    characters of it remain after decoding. `silent` are characters that `SpelledValues` ignores.
     """
 
     turn: tuple[Step, ...] = ()
@@ -116,11 +116,10 @@ class RedactionForm(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings of a text whose end may be incomplete. The text may end in the middle of a written letter (such
-        as `\\u00` of `\\u00e9`) or of a break (such as half of a terminal colour). The first reading lacks the
-        characters at the end that look incomplete. If the remaining text again ends with such characters, the second
-        reading lacks these too, and so on. There is more than one reading, because characters that look incomplete may
-        also be letters of a value.
+        Yield readings of a text that may end in the middle of an encoded character (such as `\\u00` of `\\u00e9`) or of
+        a break (such as half of a terminal colour). The first reading lacks the characters at the end that look
+        incomplete. If the remaining text again ends with such characters, the second reading lacks these too, and so
+        on. There may be several readings, because characters that look incomplete may also belong to a value.
         """
         for cuts in count(1) if self._may_differ(text) else ():
             reading = self._reading(text, cuts)
@@ -171,9 +170,9 @@ class RedactionForm(NamedTuple):
 
 class Ways(NamedTuple):
     """
-    All ways to read a text. Each form in `read` changes the whole text, and the result is then searched for values.
-    `SpelledValues` decodes a text character by character instead: with `spelled`, or with `spelled_short` for values
-    shorter than SHORT.
+    The forms in which a text is read. Each form in `read` produces a reading of the whole text, which is then searched
+    for values. `SpelledValues` instead decodes the text character by character. It uses `spelled`, or `spelled_short`
+    for values shorter than SHORT.
     """
 
     read: tuple[RedactionForm, ...]
@@ -210,8 +209,8 @@ WAYS_OF_BYTES = _ways()
 
 class Reading:
     """
-    A text after some replacements. `left` is the changed text, and `places` returns where its characters were in the
-    original text. `cuts` is the number of times that an incomplete letter was cut off at the end.
+    A text after some replacements. `left` is the changed text, and `places` returns the positions that its characters
+    had in the original text. `cuts` counts how often incomplete characters were cut off at the end.
     """
 
     def __init__(self, left: str, before: Reading | None = None, step: Step | None = None) -> None:

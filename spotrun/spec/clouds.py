@@ -2,8 +2,8 @@
 Finds the cloud that a job names, and declares the rules that each cloud has for a job's specification.
 
 A cloud is one object, described by `spotrun.clouds.cloud.Cloud`. For a built-in cloud, this object is `CLOUD` in
-`spotrun.clouds.NAME.cloud`. Other packages can define more clouds, as entry points of the group `spotrun.clouds`. So a
-program that reads a job imports only the cloud of that job.
+`spotrun.clouds.NAME.cloud`. Other packages can define more clouds, as entry points of the group `spotrun.clouds`.
+Clouds are found by name, so a program that reads a job imports only that job's cloud.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ def known_clouds() -> tuple[str, ...]:
 
 def _read(value: object, info: ValidationInfo) -> str:
     """
-    Read the name of a cloud. The name in a new job has to be that of an installed cloud.
+    Read the name of a cloud. A new job has to name an installed cloud.
 
-    In the job of a stored run, any name is accepted. The run may have been created on a machine with more clouds
+    In the job of a stored run, any name is accepted: the run may have been created on a machine with more clouds
     installed, and its events can be read without its cloud.
     """
     if value in BUILT_IN or (info.context == STORED and isinstance(value, str)):

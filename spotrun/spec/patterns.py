@@ -71,7 +71,7 @@ def chooser(patterns: Sequence[str]) -> Callable[[str], bool]:
 def _fits(pattern: str) -> Callable[[str], bool]:
     """
     Return a function that tests whether one pattern matches a path. Brackets in a pattern match one of the characters
-    in them. But a pattern with brackets also matches the one path that is spelled exactly like the pattern.
+    in them. A pattern with brackets also matches the path that is identical to the pattern.
     """
     plain = pattern.removeprefix("./")
     parts = [part for part in plain.split("/") if part not in ("", ".")]

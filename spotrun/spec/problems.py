@@ -1,4 +1,4 @@
-"""Describes the problems of a spec. Each problem names a key, and says what to write instead."""
+"""Describes the problems in a spec. Each description names a key, and says what to write instead."""
 
 from __future__ import annotations
 

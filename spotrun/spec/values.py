@@ -274,8 +274,8 @@ def read_secrets(value: object) -> dict[str, str]:
 
 def _as_mapping(items: Sequence[object]) -> str:
     """
-    Rewrite a list of secrets as the YAML mapping that a message suggests. A place that is not a reference becomes null,
-    because the user may have written the secret itself there.
+    Return a list of secrets as a YAML mapping, to suggest it in an error message. A place that is not a reference
+    becomes null, because the user may have written the secret itself there.
     """
     places: dict[str, str] = {}
     for item in items:

@@ -1,6 +1,6 @@
 """
-The strategy for a run without a deadline. It uses spot if there is any. If there is none, it waits for a while, and
-then uses on-demand.
+The strategy for a run without a deadline. It uses spot if available. Otherwise, it waits for a while, and then uses
+on-demand.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Patient(msgspec.Struct, frozen=True):
 
     def place(self, running: Choice, since_s: float, spot: str | None) -> Choice:
         """
-        Choose where to run next. For `since_s` seconds, the job has run on `running`, or has waited if that is None.
-        `spot` is the best zone that has spot; None if there is none.
+        Choose where to run next. For the last `since_s` seconds, the job has run on `running`, or has waited if
+        `running` is None. `spot` is the best zone that has spot; None if there is none.
         """
         if running == ON_DEMAND:
             return spot if spot is not None and self.returns(since_s) else ON_DEMAND

@@ -26,8 +26,8 @@ class Job(msgspec.Struct, frozen=True):
     The properties of a job that do not change while it runs. `deadline_s` is infinite if there is no deadline.
 
     `changeover_s` is the paid time without progress at each start. `tick_s` is the time between two decisions.
-    `margin_s` is the part of the slack (the spare time before the deadline) that no strategy may use. The safety net
-    keeps it for work that takes longer than estimated, and for the rework after one loss.
+    `margin_s` is a part of the slack (the spare time before the deadline) that no strategy may use. It is reserved for
+    work that takes longer than estimated, and for the rework after one loss.
     """
 
     work_s: float
@@ -42,9 +42,10 @@ class Situation(msgspec.Struct):
     """
     The facts on which a strategy bases its decision, as of the start of a tick.
 
-    `running` is where the job runs; None after a loss. `since_s` is how long it has run there. During a changeover,
-    `settled` is False and `since_s` is negative. `spot` maps each zone that has spot capacity in the coming tick to
-    its price in USD per hour. The zones are in the cloud's order.
+    `running` is the place where the job runs; None after a loss. `since_s` is the number of seconds since its
+    changeover to that place ended, or since it last ran if `running` is None. During a changeover, `settled` is False,
+    and `since_s` is negative. `spot` maps each zone that has spot capacity in the coming tick to its price in USD per
+    hour. The zones are in the cloud's order.
 
     `tolls` contains the toll of each zone outside the bucket's region, in USD: the extra cost of one start there,
     because the checkpoint has to be sent from one region to another.

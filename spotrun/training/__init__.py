@@ -1,4 +1,4 @@
 """
-Makes a training script work with its agent, in any framework: takes snapshots, resumes exactly, and keeps the order of
-the data.
+Makes a training script work with its agent, in any framework: takes snapshots, resumes exactly, and preserves the order
+of the data.
 """

@@ -15,9 +15,9 @@ class Counting:
     """
     Epoch and step counts for fit number `fit` of this process.
 
-    `there` is the framework's epoch and step in the snapshot from which the fit resumes. It is None if the fit starts
-    fresh. In a fresh fit(), the script may load one of its own checkpoints before the first batch, which changes the
-    framework's counts. So call `begins` only at the first batch.
+    `there` contains the epoch and step that the framework had reached in the snapshot from which the fit resumes. It is
+    None if the fit starts fresh. Then the script may still load a checkpoint of its own, which changes the framework's
+    counts, so call `begins` only at the first batch.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:

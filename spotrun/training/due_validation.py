@@ -1,5 +1,5 @@
 """
-Takes snapshots before and during a validation, because a validation may take long.
+Takes requested snapshots before and during a validation, because a validation may take too long to wait for its end.
 
 A snapshot that is requested before a validation is taken before the validation starts. A snapshot that is requested
 during a validation contains the state from before the validation; a copy of that state is kept in memory. A training
@@ -7,8 +7,8 @@ that resumes from either snapshot runs the whole validation again. With several 
 validation.
 
 With one rank, the training's last validation is an exception: no snapshot is taken before it, because the snapshot at
-the end of training will contain the same step. A requested snapshot is taken during that validation only once the
-validation has taken longer than LAST_IS_LONG_S.
+the end of training will contain the same step. During that validation, a requested snapshot is taken only if the
+validation takes longer than LAST_IS_LONG_S.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-Saves a training that has no agent to a local folder, and resumes it from there. The code that takes snapshots is the
-same as with an agent, but it uses a LocalFolder instead of the connection to the agent.
+Saves a training to a local folder and resumes it from there, if the script runs without an agent. Snapshots are taken
+by the same code as with an agent; it uses a LocalFolder instead of the connection to the agent.
 
 The folder has one file for each fit: its newest snapshot, in the format of checkpoints. A snapshot is taken once a
 minute and at the end of a fit. It is written to disk while training continues, and replaces the previous snapshot once
@@ -56,8 +56,8 @@ class SnapshotDueEvent(threading.Event):
 
 class LocalFolder(Alone):
     """
-    Takes the place of rank 0's session with an agent. It has two arenas, so training can continue while one arena's
-    content is written to disk.
+    Replaces rank 0's session with an agent. It has two arenas, so training can continue while the content of one is
+    written to disk.
 
     Raises:
         SpotrunError: the folder cannot be written to, or another process is saving its training in it.

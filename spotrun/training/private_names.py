@@ -1,4 +1,4 @@
-"""Finds private names of another package that spotrun uses and that the installed release of the package lacks."""
+"""Checks that the installed releases of other packages still have the private names that spotrun uses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spotrun.training.python_state.script import set_by
 
 def missing(owner: object, names: Iterable[str]) -> list[str]:
     """
-    Return those of `names` that `owner` does not have. A name may be a path such as `a.b`. If `owner` is a class, it
-    also has the attributes that its methods set on `self`.
+    Return those of `names` that `owner` does not have. A name may be a path such as `a.b`. If `owner` is a class,
+    attributes that its methods set on `self` count as present.
     """
     return [name for name in names if not _has(owner, name)]
 

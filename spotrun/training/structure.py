@@ -47,7 +47,7 @@ class Structure:
     def put_back(self, *, training: bool) -> None:
         """
         Restore the model and its optimizers. Call this once, after the script's start hooks have run. `training` is
-        False if the checkpoint was made after the last step, so that no step is left.
+        False if the checkpoint was made after the last step, and nothing is left to train.
 
         Raises:
             Misfit: the model or its optimizers differ from the snapshot's.

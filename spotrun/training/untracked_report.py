@@ -45,7 +45,7 @@ class UntrackedReporter:
         at the same point, even those that have found no change, because they send each other their changes.
 
         Raises:
-            TrainingUnsupported: the job requires that each resume is exact.
+            TrainingUnsupported: a change was found, and the job requires that each resume is exact.
         """
         everywhere = chain.from_iterable(self._ranks.gather(list(found)))
         named = (UntrackedChange(*lost) for lost in everywhere)

@@ -1,4 +1,4 @@
-"""Saves and loads the part of a Trainer's state on which the rest of the training depends."""
+"""Saves and loads the state of a Trainer other than its weights and optimizers: its counts, scheduler and scaler."""
 
 from __future__ import annotations
 

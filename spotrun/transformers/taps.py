@@ -18,7 +18,7 @@ class Taps:
 
     def around(self, owner: Any, name: str, function: Tap) -> None:
         """
-        Replace the method `name` of `owner` by a wrapper. From then on, a call `owner.name(…)` calls
+        Replace the method `name` of `owner` with a wrapper. From then on, a call `owner.name(…)` calls
         `function(original, …)`, where `original` is the method that was replaced.
         """
         original = getattr(owner, name)

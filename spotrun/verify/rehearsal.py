@@ -1,6 +1,6 @@
 """
-Runs one training of a verification on the local cloud, from its launch to its end, with a SIGKILL at each planned step.
-Such a training is called a rehearsal.
+Trains a job once on the local cloud for `spotrun verify`, with a SIGKILL at each planned step. Such a training is
+called a rehearsal.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
     """
     The result of a completed training: each rank's trace, and the files that the training left behind.
 
-    `refused` has each file that checkpoints do not include, with the reason. `not_carried` names state of the script
-    that changed during the training, but that checkpoints do not contain.
+    `refused` contains the files that checkpoints do not include, each with the reason. `not_carried` names state of the
+    script that changed during the training, but that checkpoints do not contain.
     """
 
     ranks: dict[int, Trace]
@@ -237,7 +237,7 @@ def require_steps(rehearsed: RehearsalResult, name: str) -> None:
 
 def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error for a training that did not complete. `kills` are the kills that took place; none in an
+    Return the error for a training that did not complete. `kills` are those that took place; none in an
     uninterrupted training. If spotrun refused the training, `detail` ends with advice, and the advice becomes the
     error's hint.
     """

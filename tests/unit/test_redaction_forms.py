@@ -153,7 +153,7 @@ WITH_SIGNS = [
     r"x\x41%42&#67;\104zé漢\r9",
     r"9q\b&lt%4",
 ]
-"""They have what looks like a written letter."""
+"""They contain what looks like an encoded character."""
 EACH = [(lambda letter, write=write: write(letter)[0]) for write in BY_LETTER.values()]
 EACH += [str, lambda letter: letter.replace("\\", "\\\\")]
 """Ways to write a letter."""

@@ -1,4 +1,4 @@
 """
-Selects, surveys, stores and restores the files of a script. If spotrun's callback is not in the script, these include
-the files that hold the script's state.
+Selects, surveys, stores and restores the files of a script. If the script does not use spotrun's callback, the files
+that hold its state are among them.
 """

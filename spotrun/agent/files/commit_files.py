@@ -1,5 +1,5 @@
 """
-Stores the files of a checkpoint. All files are in the store before the ledger's entry names them.
+Stores the files of a checkpoint. All files are in the store before an entry in the ledger names them.
 
 Files that have not changed since the last commit are neither read nor sent.
 
@@ -280,10 +280,10 @@ class _Storing:
 
     def _left_out(self, path: str, reason: str, size_bytes: int = 0) -> LeftOut:
         """
-        Return the record of a file that is left out of the list.
+        Return the record of a file that is left out of the checkpoint.
 
         Raises:
-            StateRefused: the file belongs to a state, which is stored whole or not at all.
+            StateRefused: the file belongs to a command's state, which is stored completely or not at all.
         """
         left_out = self._pieces.left_out(path, size_bytes, reason)
         if self._is_whole:
@@ -293,8 +293,8 @@ class _Storing:
     def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
         """
         Return the list of the snapshot's files, and the records of all files that were left out. The list also names
-        the first LEFT_OUT_NAMED_MAX of the files left out. Pipes and other files that are not regular are always left
-        out; a command's state can be stored without them.
+        the first LEFT_OUT_NAMED_MAX of these. Pipes and other files that are not regular are always left out; a
+        command's state can be stored without them.
         """
         folder, names_secret = self._frozen.folder, self._pieces.names_secret
         entries = [each.entry for _, each in sorted(known.items())]

@@ -87,8 +87,8 @@ def pause_s(look: TimedSurvey, scale: float) -> float:
 
 def why_not_at_rest(before: TimedSurvey, now: TimedSurvey, writer: Writer | None) -> str | None:
     """
-    Return the reason why the state is not at rest; None if it is at rest. `before` and `now` are two surveys that are
-    at least `rest_s` apart. `writer` is a process that still had a file open for writing after the second survey.
+    Return the reason why the state is not at rest; None if it is at rest. `before` and `now` are two surveys, made
+    at least `rest_s()` apart. `writer` is a process that still had a file open for writing after the second survey.
     """
     if has_too_many(now.survey):
         return TOO_MANY

@@ -75,11 +75,11 @@ class Rendezvous:
 
     def variables(self, incarnation: int, meet: Meeting) -> dict[str, str]:
         """
-        Return the environment variables with which this member's trainer of `incarnation` finds the others.
+        Return the environment variables with which this member's trainer of `incarnation` finds the other trainers.
 
         `LightningEnvironment` reads `MASTER_ADDR`, `MASTER_PORT` and `NODE_RANK`; a Trainer without `num_nodes` reads
-        `PL_TRAINER_NUM_NODES`. The other variables are for commands (`train: {run}`)
-        (https://lightning.ai/docs/pytorch/stable/clouds/cluster_intermediate_1.html).
+        `PL_TRAINER_NUM_NODES`: https://lightning.ai/docs/pytorch/stable/clouds/cluster_intermediate_1.html. The other
+        variables are for jobs that run a command (`train: {run}`).
         """
         size = len(self.addresses)
         return {

@@ -1,18 +1,18 @@
 """
-Keeps the output of the job's `setup` and of training in a file on the instance, and ships (sends) it to the store in
-chunks. A chunk in the store never changes.
+Keeps the output of the job's `setup` and of training in a file on the instance, and sends it to the store in chunks.
+A chunk in the store never changes.
 
     logs/LAUNCH/000000.log, 000001.log, …      the chunks; joined in this order, they give the file
     logs/LAUNCH.MEMBER/                        the same for each other member of a gang
 
-The chunks in the store show how many bytes were shipped. So a restarted agent continues where the previous agent
-stopped. After a pause in the output, a new line is shipped immediately. If a program prints constantly, a chunk is
-shipped every few seconds.
+The chunks in the store show how many bytes were sent. So a restarted agent continues where the previous agent stopped.
+After a pause in the output, a new line is sent immediately. If a program prints constantly, a chunk is sent every few
+seconds.
 
-Programs write directly into the file and may keep it open, so no output is lost when an agent ends. Because a program
-may have the file open, the agent cannot replace it with a new file. Instead, it frees the disk space of shipped output
-within the file, except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output
-is shipped, the secrets in it are replaced with stars on the disk too.
+`setup` and the trainers write directly into the file, so no output is lost when an agent ends. Because they may keep
+the file open, the agent cannot replace it with a new file. Instead, it frees the disk space of output that was sent,
+except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output is sent, the
+secrets in it are replaced with asterisks on the disk too.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Console:
     def shipped(self, start: int, hidden: bytes) -> None:
         """
         Record that the store has the output from byte `start` on, in its redacted form `hidden`. Once enough output has
-        followed, write this form over the original on the disk. Until then the original bytes are needed: a secret may
-        begin at the end of this output and continue in the next output, and is recognised only by the original bytes.
+        followed, overwrite the original on the disk with this form. Until then the original is needed to recognise a
+        secret that begins at the end of this output and continues in the next.
         """
         self._shipped.append((start, hidden))
         self._hide(start + len(hidden) - self.redaction.reach)

@@ -1,5 +1,5 @@
 """
-Reads the run's secrets on an instance. An agent reads them before it ships any output, so that it can redact them
+Reads the run's secrets on an instance. An agent reads them before it sends any output, so that it can redact them
 in that output. It passes them only to the trainer.
 """
 
@@ -36,9 +36,9 @@ class Secrets:
 
     def redaction(self, spec: RunSpec, folder: Path) -> OutputRedaction:
         """
-        Return the redaction for all output that leaves the instance. If this agent cannot read the secrets, the
-        redaction hides all output that is already in the log: an earlier agent on this instance may have read the
-        secrets, and its trainer may have printed them.
+        Return the redaction for all output that leaves the instance. An earlier agent on this instance may have read
+        the secrets, and its trainer may have printed them. So if this agent cannot read the secrets, the redaction
+        hides all output that is already in the log.
         """
         named = {**os.environ, **spec.envs}
         log = folder / LOG_NAME

@@ -5,11 +5,11 @@ Most distributions switch on Linux's autogroup feature (sched(7)). Linux then di
 sessions, and then between the threads of each session. The trainer runs in a different session than the agent. So the
 trainer's share depends on the niceness of the agent's session, and not on the niceness of the agent's threads.
 
-benchmarks/cpu_priority.py measured this on two fully loaded cores, which other programs used too. While a checkpoint is
-sent, training runs at 0.98 of the speed that it has without an agent. Without the priority, training runs at 0.86 of
-that speed, so the priority makes it 1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The price is a slower
-upload: while the cores are full, the agent sends 0 to 6 MB/s instead of 167. This lasts at most until the next
-checkpoint is due or a notice comes.
+benchmarks/cpu_priority.py measured the effect on two fully loaded cores that other programs used too. While a
+checkpoint is sent, training has 98 % of its speed without an agent; without the priority, it has 86 %. So the priority
+makes it 1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The drawback is a slower upload: while the cores
+are fully used, the agent sends 0 to 6 MB/s instead of 167. This lasts at most until the next checkpoint is due or a
+notice comes.
 """
 
 from __future__ import annotations

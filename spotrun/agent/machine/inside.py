@@ -4,8 +4,8 @@ Opens a shell in an instance's container, with the training's environment variab
     sudo FOLDER/enter                  FOLDER is the instance's folder; `enter`, which the agent wrote, calls this
     sudo FOLDER/enter COMMAND …        runs COMMAND instead of a shell
 
-The shell is not part of the training. It does not connect to the agent. It runs until the instance ends, even if the
-trainer ends earlier.
+The shell is not part of the training, and does not connect to the agent. It stays open until the instance ends, even
+if the trainer ends earlier.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _end_remembered(path: Path) -> None:
 
 def carrying(instance_id: str) -> list[int]:
     """
-    Return all processes that the job's `setup` and its trainers have started on instance `instance_id`. They are the
-    processes that were started with TRAINER_VARIABLE in their environment.
+    Return the ids of all processes that the job's `setup` and its trainers have started on instance `instance_id`.
+    These processes have TRAINER_VARIABLE in their environment.
     """
     return [pid for pid in proc.started_with(TRAINER_VARIABLE, instance_id) if pid != os.getpid()]

@@ -1,7 +1,7 @@
 """
 Measures how much of the machine's processors, memory and GPUs is in use, and how long the training waits for data.
 
-On every cloud except the local one, the training is alone on the machine, so the figures are the training's own use.
+On every cloud except the local one, the training is alone on the machine, so the figures measure only the training.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Machine:
 
     def usage(self, gpus: tuple[Gpu, ...] = (), *, trains: bool = False) -> Usage | None:
         """
-        Return the machine's use between the last two reads. First read again, if LOOKS_EVERY_S have passed since the
-        last read. Return None before the second read, or if the machine reports no figures. `trains` is True while a
+        Return the machine's use between the last two reads. If LOOKS_EVERY_S have passed since the last read, read
+        again first. Return None before the second read, or if the machine reports no figures. `trains` is True while a
         trainer trains; only then is the use added to `used`.
         """
         now_s = time.monotonic()

@@ -59,8 +59,8 @@ class Snapshot:
 
 class Stalls:
     """
-    Computes the stall of each commit: for how long the trainer has paused for snapshots since the previous commit.
-    Pauses for snapshots that were dropped are included.
+    Computes the stall of each commit: the total time for which the trainer paused for snapshots since the previous
+    commit. Pauses for snapshots that were dropped are included.
 
     The stall can be computed only when a snapshot becomes a commit. When the snapshot is taken, an earlier snapshot may
     still be uploading, so it is unknown which commit will be the previous one.

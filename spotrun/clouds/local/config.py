@@ -19,8 +19,8 @@ NOTICE = timedelta(minutes=2)
 
 class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One step of a market's script. As soon as the condition `when` is true, the action `then` happens. Only after that
-    can the next step happen.
+    One step of a market's script. As soon as the condition `when` is true, the action `then` happens. The next step can
+    happen only after that.
 
     `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is in run time; None means no notice. In a
     gang, the action affects `members` instances, and happens only when at least that many are training.
@@ -45,7 +45,7 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     The simulated market of a run.
 
     If `kind` is calm, prices are fixed and there is always capacity. If it is generated, prices, capacity and
-    interruptions depend only on `seed` and run time. The steps of `script` take place in both kinds of market.
+    interruptions depend only on `seed` and run time. The steps of `script` happen in both kinds of market.
 
     `boot_s` is the run time between a launch and the start of the instance. `recommended` is for a generated market:
     the share of interruptions that are preceded by a recommendation to rebalance. The market has equally many false

@@ -66,7 +66,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     The partitions from which nodes are requested, and the number of nodes. `wait` is the maximum time that a job waits
-    in the queue. `scratch` is the folder on each node in which instances make their own folders. Without partitions,
+    in the queue. `scratch` is the folder on each node in which each instance makes its own folder. Without partitions,
     the driver can only list and end instances.
     """
 

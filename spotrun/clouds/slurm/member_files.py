@@ -3,7 +3,7 @@ Records on which node each member of a gang runs, and when and why the member en
 
 Slurm reports only which nodes a job has now. It does not report which nodes the job had before, or when one of its
 steps ended. So the job's batch script, and each driver that lists the job, record this. If several processes record the
-same fact, the value that was written first counts.
+same fact, the first record counts.
 """
 
 from __future__ import annotations
@@ -117,9 +117,7 @@ def _reaching(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CloudUnavailable(
-            f"{path}: {error.strerror}", hint=f"check who is allowed to use {path.parent}"
-        ) from error
+        raise CloudUnavailable(f"{path}: {error.strerror}", hint=f"check the permissions of {path.parent}") from error
     except msgspec.DecodeError as error:
         raise CloudUnavailable(
             f"{path} is not a valid record of a member: {error}", hint="restore the file, or remove it"

@@ -39,10 +39,10 @@ def submission(
     """
     Return the command that submits a job for `request`.
 
-    The command sets a deadline for the end of the job: its maximum wait plus its time limit. If the job has not begun
-    after the maximum wait, its time limit no longer fits before the deadline, so Slurm removes it from the queue, even
-    if no runner is alive. But Slurm ignores the deadline of a job that cannot begin at all, for example in a partition
-    that is down. The next driver that lists jobs cancels such a job.
+    The command sets the job's deadline to the current time, plus the maximum wait, plus the time limit. So if the job
+    has not begun after the maximum wait, it can no longer end by the deadline, and Slurm removes it from the queue,
+    even if no runner is alive. But Slurm ignores the deadline of a job that cannot begin at all, for example in a
+    partition that is down. The next driver that lists jobs cancels such a job.
 
     The option `singleton` keeps two jobs with the same token from running at the same time.
     https://slurm.schedmd.com/sbatch.html

@@ -1,5 +1,5 @@
 """
-Saves and restores attributes of callbacks that the callbacks do not save themselves.
+Saves and restores those attributes of callbacks that the callbacks themselves do not save.
 
 Two callbacks have such attributes. A ModelCheckpoint remembers when it last saved, to decide whether to save again. A
 LearningRateMonitor keeps lists of the rates that it logged, but empties them when training starts.

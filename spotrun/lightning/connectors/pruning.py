@@ -1,6 +1,6 @@
 """
-Saves and restores the copies of the initial weights that ModelPruning makes but does not save. Lottery-ticket pruning
-resets the model to these weights.
+Saves and restores ModelPruning's copies of the initial weights, which ModelPruning itself does not save. Lottery-ticket
+pruning resets the model to these weights.
 
 Each process makes the copies when the callback is set up. So after a resume, they would hold the weights with which the
 new process happened to create its model, instead of the initial weights of the training.

@@ -46,8 +46,8 @@ def _take_nothings(found: Translation) -> None:
 
 def _take_envs(found: Translation) -> None:
     """
-    Refuse a variable in `envs` that has no value. (SkyPilot accepts such a variable, because its users give the value
-    at the launch.) A secret without a value is accepted, because a spotrun job contains only the names of secrets.
+    Refuse a variable in `envs` that has no value, although SkyPilot accepts it: SkyPilot's users give the value at the
+    launch. A secret without a value is accepted, because a spotrun job contains only the names of secrets.
     """
     for section in ("envs", "secrets"):
         values = found.data.get(section)

@@ -1,10 +1,10 @@
 """
-Computes a batch's mark: a number that identifies the batch by its tensors, arrays and plain values. When a stream is
-reread, the marks show whether its batches are the same.
+Computes a batch's mark: a number that depends on the batch's tensors, arrays and plain values. When a stream is read
+again, the marks show whether it yields the same batches.
 
-After a resume, a stream without a state is reread from its beginning. If the training itself changes the data of the
-stream, as with a replay buffer, the reread batches differ from the original ones. Without marks, this would go
-unnoticed.
+After a resume, a stream whose position cannot be restored is read again from its beginning. If the training itself
+changes the stream's data, as with a replay buffer, the batches differ from the original ones. Without marks, this would
+go unnoticed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-Saves and restores the attributes of samplers, and draws the order of a pass from a sampler, even an infinite one.
+Saves and restores the attributes of samplers. Also draws the order of the batches in one pass over a sampler, even if
+the sampler never ends.
 
 A sampler may keep values from one pass to the next: it may count its passes, change its batch size, or get new weights
 from one of the script's hooks. To repeat a pass, for example at a resume, the sampler needs the values from the
@@ -68,8 +69,8 @@ class Samplers:
     def begin(self, key: object) -> None:
         """
         Prepare to draw the order of the pass `key`. Drawing may change values of the samplers. So if this order was
-        drawn before, first restore the values from before that draw, except values that the script's hooks have changed
-        since.
+        drawn before, first restore the values from before that draw. Values that the script's hooks have changed since
+        the draw are kept.
         """
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
@@ -83,8 +84,8 @@ class Samplers:
         """
         Record the samplers' values immediately after the order of a pass has been drawn.
 
-        If this pass continues a pass of an earlier process, hooks of the script may have changed some values after the
-        draw and before the snapshot. Restore these changes too.
+        If this pass was begun by an earlier process, the script's hooks may have changed some values there after the
+        draw. Restore these values too.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:
@@ -93,7 +94,7 @@ class Samplers:
 
     def state(self, *, next_pass: bool) -> State:
         """
-        Return what a resume needs to repeat this pass: the values that the samplers had when it began, and the values
+        Return the values that a resume needs to repeat this pass: those that the samplers had when it began, and those
         that hooks have changed since the draw. With `next_pass`, return the current values, because the resume then
         begins with the next pass.
         """
@@ -217,8 +218,8 @@ def same(one: Any, other: Any) -> bool:
 class Drawn:
     """
     The order of a pass: the indices of each batch. Most orders are drawn completely at the beginning. The order of a
-    sampler that yields indices without end is drawn in parts. The states of the random number generators at the end of
-    each part are kept, because the next part is drawn from them.
+    sampler that never ends is drawn in parts. The states of the random number generators at the end of each part are
+    kept, because the next part is drawn from them.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:

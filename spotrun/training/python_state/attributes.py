@@ -1,4 +1,4 @@
-"""Restores the plain attribute values of a module from a checkpoint that spotrun 0.1 saved."""
+"""Restores a torch module's attributes that are plain values, from a checkpoint that spotrun 0.1 saved."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ not contain.
 
 The module compares facts about the object, which depend on its kind:
 - an iterator: its position
-- an object that is partly outside the process, such as a file: counts (outside.py)
+- an object that is partly outside the process, such as a file: its position, CPU time or traffic (outside.py)
 - an object of a library: the numbers, arrays and further objects in its attributes. Private attributes, dicts and
   strings are mostly caches. They are ignored unless they contain a random number generator, connection or process.
 """

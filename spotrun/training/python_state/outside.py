@@ -33,7 +33,7 @@ def is_outside(cls: type) -> bool:
 def seen_of(value: Any, work: str) -> Any:
     """
     Return a value that changes each time the object is used: the position in a file, the CPU time of a process, or the
-    counts of a connection's traffic. Return `UNKNOWN` if the uses of the object cannot be counted.
+    bytes that a connection has carried. Return `UNKNOWN` if the uses of the object cannot be counted.
 
     Return None if the object is closed or has no such value. Also return None for a file that is open for writing below
     the folder `work`, because checkpoints include this file and its position.

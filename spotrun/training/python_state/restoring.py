@@ -60,7 +60,7 @@ class Restorer:
     Restores one image. After the restore, the attribute `lost` contains the paths of the values that could not be
     restored, because this process has no object for them.
 
-    The argument `late` maps the path of each current part of the trained module to the part.
+    The argument `late` contains the current parts of the trained module, by their paths.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Restorer:
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
         """
         Find or create the object for entry `number` of the image, and return it. Its content is restored later. Return
-        None for an object that cannot be filled later, and is therefore created only once its parts exist. Also return
-        None if this process cannot create the object at all.
+        None for an immutable container, which is created only once its parts exist. Also return None if this process
+        cannot create the object.
         """
         if kind in _BUILT:
             return None
@@ -229,9 +229,9 @@ class Restorer:
 
     def _lacks_a_part(self, number: int) -> bool:
         """
-        Return True if object `number` must not be created. It is a new instance of one of the script's classes, and one
-        of its parts is missing: the script's own code could not have created it without that part. (An existing
-        instance is restored without the missing part.)
+        Return True if object `number` must not be created, because one of its parts is missing. This applies only to
+        new instances of the script's classes, which the script's own code could not have created without that part. An
+        existing instance is restored without the missing part.
         """
         try:
             for encoded in self._objects[number][3]["parts"].values():

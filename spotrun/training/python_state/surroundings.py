@@ -1,6 +1,6 @@
 """
 Detects changes of process-wide state: environment variables, the working folder, and settings of libraries. A resume
-does not restore this state. A resumed process has only what the script sets at its start.
+does not restore this state: a resumed process has only the settings that the script makes at its start.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 Detects hooks that are added or removed during training. A hook is a function that torch calls before or after a module,
 a gradient or a step.
 
-torch keeps these functions in its own lists, so a snapshot of the script's objects does not contain them. After a
-resume, only the hooks exist that the script registers at its start. Hooks that the script added or removed during
-training would differ, so each such change is reported.
+torch keeps these functions in its own lists, so a snapshot of the script's objects does not contain them. A resumed
+process has only the hooks that the script registers at its start. Therefore each hook that is added or removed later is
+reported.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class TorchHooks:
 
     def changed(self, *, probe: bool) -> Iterator[UntrackedChange]:
         """
-        Yield each place at which hooks were added or removed. Without `probe`, a removed hook of a parameter may be
-        overlooked, because only the number of other hooks and the number of registrations are compared.
+        Yield each place at which hooks were added or removed. Without `probe`, the removal of a parameter's hook may be
+        overlooked: to save time, the hooks themselves are compared only if a hook was registered, or if the number of
+        hooks of a module or an optimizer has changed.
         """
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):

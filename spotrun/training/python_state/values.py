@@ -1,9 +1,9 @@
 """
 Encodes immutable plain values for a checkpoint.
 
-Most values stay as they are, because a checkpoint can contain them (checkpoint/tree.py). Any other value becomes a
-tuple that begins with the name of its kind. The script's own tuples could be confused with such encodings, so each of
-them is encoded too, as a tuple that begins with "tuple".
+Most values stay as they are, because a checkpoint can contain them (checkpoint/tree.py). Any other immutable value
+becomes a tuple that begins with the name of its kind. The script's own tuples could be confused with such encodings, so
+each of them is encoded too, as a tuple that begins with "tuple".
 """
 
 from __future__ import annotations
