@@ -1,4 +1,4 @@
-"""Calls a cloud's regions one by one, so that a failed region does not affect the others."""
+"""Sends requests to each region of a cloud separately, so that a failure in one region does not affect the others."""
 
 from __future__ import annotations
 

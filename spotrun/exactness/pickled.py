@@ -2,8 +2,8 @@
 Reads the values in a pickle, or in several pickles in one file. No class or function that the pickle names is imported
 or called.
 
-The values are compared, not the bytes of the pickles: pickles of equal values may differ, because a pickle also records
-which of its equal strings were one object in memory.
+Callers compare these values instead of the pickles' bytes, because pickles of equal values may differ. For example, a
+pickle stores a string once if two values share it in memory, and twice if each has its own copy.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-A *trace* records the work of one rank of a training in enough detail to compare it, bit for bit, with another training.
+A *trace* records the work of one rank of a training so exactly that it can be compared, bit for bit, with another
+training.
 
 A trace is a list of records, one per line. The records of one trainer process are called a *pass*. After an
 interruption, a new process begins a new pass and repeats some steps, so a step may be in the trace several times. All

@@ -5,7 +5,7 @@ Stores the measurements of `spotrun bench` next to the runs, for later runs of t
 
 A later measurement of the same job and kind replaces the earlier one. A run uses the measurements only to decide which
 instance type to request first. If its job has no measurements, the run relies on the types' published speeds until it
-has measured them itself.
+has measured the speeds itself.
 """
 
 from __future__ import annotations
@@ -116,9 +116,8 @@ def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
-    Return, for each measured kind of instance, the seconds that it needs for the samples of one step on the first
-    measured kind in `kinds`. Its own seconds per step would not be comparable, because a step on more devices may have
-    more samples.
+    Return the seconds per step of each measured kind of instance. A step on more devices may have more samples. So each
+    time is converted to the number of samples that a step has on the first measured kind in `kinds`.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None

@@ -49,9 +49,9 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A member's answer to the question with the same `word`. `count` is the number of the member's state files that
-    differ from the lead's list, and `unlike` contains the paths of the first few of them. `rests` is True if no process
-    is writing to the member's state files at this moment.
+    A member's answer to the lead's question. `word` is copied from the question. `count` is the number of the member's
+    state files that differ from the lead's list, and `unlike` contains the paths of the first few of them. `rests` is
+    True if no process is writing to the member's state files at this moment.
     """
 
     word: str
@@ -161,11 +161,12 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     Progress of an agent. Times and durations are run time. `sequence` increases with each write.
 
-    `epoch` counts from 0; `batch` of the epoch's `batches` batches are done. `trouble` is the reason why the agent
-    cannot train, if there is one. `member` is the instance's index in a gang's launch. `unreached` are the members of
-    the gang that this agent cannot reach on the network. `state_asked` is the lead's question to the other members, and
-    `state_answer` is another member's answer. `data_wait` is the share of the last minute of training that was spent
-    waiting for data. `used` and `trained` cover all training since this agent began.
+    `epoch` counts from 0. `batch` is the number of completed batches in the epoch, and `batches` is the number of all
+    its batches. `trouble` is the reason why the agent cannot train, if there is one. `member` is the instance's index
+    in a gang's launch. `unreached` are the members of the gang that this agent cannot reach on the network.
+    `state_asked` is the lead's question to the other members, and `state_answer` is another member's answer.
+    `data_wait` is the share of the last minute of training that was spent waiting for data. `used` and `trained` cover
+    all training since this agent began.
     """
 
     launch: Count

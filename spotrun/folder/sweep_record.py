@@ -32,11 +32,11 @@ UID_LENGTH = 10
 
 class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The request of a sweep.
+    The user's request for a sweep.
 
     `wanted` has the flags of the command that began the sweep, keyed by name, and the digest of the job. A later
-    command with the same flags and job continues the sweep. The sweep began at `began_at`. Its deadline is `deadline_s`
-    seconds of run time after that; `deadline` is the deadline as the user typed it. Run time passes `time_scale` times
+    command with the same flags and job continues the sweep. The sweep's deadline is `deadline_s` seconds of run time
+    after `began_at`; `deadline` is the deadline as the user typed it. Run time passes `time_scale` times
     as fast as system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded` is False if an
     earlier version of spotrun created the sweep. Such a sweep has no records of its trials; instead, the uids of its
     runs are computed from the sweep's uid.

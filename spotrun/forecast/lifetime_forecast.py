@@ -1,7 +1,7 @@
 """
-Forecasts when a job will end and what it will cost, by simulating many lifetimes with the strategies of real runs.
+Forecasts when a job will end and what it will cost, by simulating it many times with the strategies of real runs.
 
-A *lifetime* is one simulated run of the job. Each lifetime has its own market.
+Each simulated run of the job is called a *lifetime*, and has its own market.
 """
 
 from __future__ import annotations

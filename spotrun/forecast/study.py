@@ -102,7 +102,7 @@ class RecordFacts(msgspec.Struct, frozen=True):
     Facts about one recorded market.
 
     `up_share` is the share of the market's ticks in which spot was available. `polarity` says which numbers in the file
-    mean "available". `trials` is the number of jobs that were simulated in the market.
+    stand for "available". `trials` is the number of jobs that were simulated in the market.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """
 Simulates one job in one recorded market, tick by tick.
 
-A strategy decides at the start of each tick, and knows which zones have spot in that tick. Instances are lost only
-between ticks. Starting an instance takes one changeover, which is billed at the new instance's price. Stopping an
+A strategy decides at the start of each tick, and knows which zones have spot capacity in that tick. Instances are lost
+only between ticks. Starting an instance takes one changeover, which is billed at the new instance's price. Stopping an
 instance costs nothing and loses no progress. Billing is by the second.
 """
 
@@ -180,7 +180,7 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that the strategy sees, and the situation's `since_s`.
+        Return the spot offers that the strategy sees, and the `since_s` of its `Situation`.
 
         Without `standby`, the strategy sees all offers at each tick. `since_s` counts from the job's last move.
 

@@ -1,6 +1,6 @@
 """
 Checks a job before prices and offerings are read: its script, its work folder, its bucket, and the packages and
-variables that it needs on this machine.
+environment variables that it needs on this machine.
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ def require_whole_state(spec: RunSpec) -> None:
         return
     raise SpecInvalid(
         f"{found} spreads the state of the training over {spec.num_nodes} instances, but a checkpoint of train.state "
-        "has the files of only one of them",
+        "contains the files of only one of them",
         hint="let rank 0 save the whole state of a DDP training; or write num_nodes: 1; or remove train.state, and "
-        "save where all instances can read",
+        "save in a folder that all instances can read",
         key=("train", "state") if spec.train.state else spec.train.key,
     )
 

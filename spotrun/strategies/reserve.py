@@ -1,6 +1,6 @@
 """
-spotrun's own strategy. It keeps a reserve of slack: the time until the deadline minus the time that the remaining work
-takes. The more work is left, the larger the reserve. Zones are compared by the cost of an hour of progress.
+spotrun's own strategy. It keeps a reserve of slack, which is the time until the deadline minus the duration of the
+remaining work. The more work is left, the larger the reserve. Zones are compared by the cost of an hour of progress.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     do not stop the trial again.
 
     `epoch_s` is the training time of an epoch, and `start_s` is the time without training in the first epoch. Both are
-    known once an epoch is completed. `usd_per_hour` is the maximum price of all the trial's instances together, and
+    known once an epoch is completed. `usd_per_hour` is the maximum total price of the trial's instances, and
     `price_usd_per_hour` is their price in the cheapest launch. `age` is the run time since the trial's run was
     created.
     """
@@ -386,9 +386,9 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     `left` is divided equally among the next `wanted_by` trials. If each of them would get too little, it is divided
     among fewer trials.
 
-    If `need` is known (the expected time and cost of a trial), the budget is at most `AMPLE` times that cost. If
-    `left` suffices to give each of the `to_begin` trials more than that, the limit is an equal share of `left` instead,
-    but never more than `GENEROUS` times the expected cost.
+    `need` is the expected time and cost of a trial. If it is known, the budget is at most `AMPLE` times this cost. If
+    an equal share of `left` for each of the `to_begin` trials is larger, the budget is at most this share, or
+    `GENEROUS` times the expected cost, whichever is less.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -570,9 +570,9 @@ def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> 
     """
     Return True if this trial should be stopped even though no further trial will begin.
 
-    If the sweep does not continue stopped trials, this is always True, because the stop saves money. If it does, this
-    is True only if a more promising stopped trial can use the money. Otherwise the sweep would immediately continue the
-    trial that it has just stopped.
+    In a sweep that never continues stopped trials, this is always True, because stopping a trial saves money. In a
+    sweep that does, this is True only if a more promising stopped trial can use the money. Otherwise the sweep would
+    immediately continue the trial that it has just stopped.
     """
     metric = metric_of(plan, trials)
     if not plan.resume_stopped or metric is None:

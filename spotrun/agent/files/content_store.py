@@ -77,10 +77,9 @@ class ContentStore:
     @contextlib.contextmanager
     def sending(self, go_on: Callable[[], None]) -> Iterator[PieceUpload]:
         """
-        Yield an object that sends pieces. No piece is deleted while the caller's `with` block runs. After the block,
-        pieces that no list in the ledger names may be deleted. So within the block the caller has to write the entry
-        that names the list of the sent files. `go_on` is called before each piece is sent; to cancel the upload, it
-        raises an exception.
+        Yield an object that sends pieces. Within the `with` block, the caller must also write the ledger entry that
+        names the list of the sent files: once the block has ended, pieces that are in no such list may be deleted.
+        `go_on` is called before each piece is sent; to cancel the upload, it raises an exception.
 
         Raises:
             StoreError: the lists in the store cannot be read now.

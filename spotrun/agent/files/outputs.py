@@ -1,12 +1,11 @@
 """
 Stores the files of a script while the script trains.
 
-A thread surveys the work folder, to find which files are there and which of them have changed. It does so
-at these times:
-- after each checkpoint, and at least every few minutes, unless the run's checkpoints include the files
-  (commit_files.py)
+A thread surveys the work folder to find new and changed files:
 - at a notice
 - when the trainer has ended and its last checkpoint is durable
+- also after each checkpoint, and at least every few minutes, if the run's checkpoints do not include the files
+  (commit_files.py)
 
 First the thread sends the changed files in pieces, then the list of all files. Only then does it write the ledger
 entry, so `spotrun fetch` never returns an incomplete upload. The thread writes its errors to the log, and training

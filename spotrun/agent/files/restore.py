@@ -182,7 +182,7 @@ class FilesOfCommit:
         - files that the running trainer has open for writing
         - files that could not be stored in the checkpoint (its list names them as left out). The copy in the work
           folder might be the only one, and it might still belong to the checkpoint.
-        - a folder of a command's state that cannot be read
+        - a folder that belongs to a command's state and cannot be read
         """
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:
@@ -214,8 +214,8 @@ class FilesOfCommit:
 
     def _put_uploaded(self, root: int, paths: list[str], opened: Collection[str]) -> None:
         """
-        Restore the files at `paths` to what the user uploaded. They were changed or removed only after the checkpoint
-        was made, so the checkpoint does not include them.
+        Restore the files at `paths` from the user's upload. They are not in the checkpoint, because they were still as
+        uploaded when it was made. They were changed or removed later.
         """
         if not paths:
             return

@@ -127,7 +127,7 @@ class Slurm(Cloud):
         named = f"`squeue --jobs={job_of(instance.instance_id)}` names NODE"
         raise CloudError(
             "spotrun cannot forward a port to a Slurm node",
-            hint=f"on your own machine: ssh {flags} LOGIN-NODE; {named}",
+            hint=f"run this on your own machine: ssh {flags} LOGIN-NODE; {named}",
         )
 
     def console(self, instance: Instance) -> str | None:
@@ -139,7 +139,8 @@ class Slurm(Cloud):
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
             f"{instance_id} is on slurm, and spotrun cannot interrupt instances there",
-            hint="scancel ends it without a notice; a job in a partition with a higher PriorityTier, with a notice",
+            hint="to end it without a notice, use scancel; with a notice, submit a job to a partition with a higher "
+            "PriorityTier",
         )
 
     def forget(self, run_uid: str) -> None:
@@ -162,7 +163,7 @@ class Slurm(Cloud):
 
     def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
-            "a cluster lists no prices of its nodes; a job gives them in slurm.partitions",
+            "Slurm does not list prices of nodes; the job must give them in slurm.partitions",
             hint="`spotrun launch JOB.yaml --dry-run`, or `spotrun doctor slurm` to list the partitions",
         )
 

@@ -238,8 +238,8 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
 
 def _fulfil(found: Translation, key: Key, wish: JobValue) -> str | None:
     """
-    Set one of spotrun's keys as `wish` says, which was derived from the candidates at `key`. Return a description of
-    the change; None if nothing changed, or if the change was refused.
+    Set or remove one of spotrun's keys, as `wish` says. It was derived from the candidates at `key`. Return a
+    description of the change; None if nothing changed, or if the change was refused.
     """
     holder = found.section(wish.section)
     if holder is None:

@@ -235,7 +235,7 @@ class FrameworkTrace:
     def note(self, moment: str) -> None:
         """
         Record all of the script's objects, with `moment` as the name of this point of the training. Only the first
-        traced process does this, because its training has not been interrupted by a kill.
+        traced process records them, because later ones have resumed after a kill.
         """
         if self._is_first_pass:
             self._file.append(ObjectsRecorded(moment=moment, places=self._places().found))
