@@ -75,12 +75,12 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    Return the completed epochs (counted from 0), each with the time at which its account ends. Costs up to this time
-    belong to the epoch, later costs to the next epoch. Epochs and times are in ascending order.
+    Return the completed epochs (counted from 0), each with the time up to which costs are charged to it. Later costs
+    are charged to the next epoch. Epochs and times are in ascending order.
 
     An epoch counts as completed if the run is completed, or if a commit at the epoch's last step or later exists and
-    training has not resumed from an earlier commit since. Its account ends when the training reaches the end of the
-    epoch's data. If the last steps of the epoch were lost, it ends when they have been repeated.
+    training has not resumed from an earlier commit since. Its time is when the training reached the end of the epoch's
+    data; if the last steps of the epoch were lost, when they had been repeated.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None

@@ -14,7 +14,7 @@ from spotrun.errors import AccessDenied, CloudUnavailable, SpotrunError, StoreUn
 class Verdict(StrEnum):
     """
     The verdict of a check. With `failed`, runs will not work; with `warned`, they work, but with a disadvantage. With
-    `unknown`, the check could not find out. With `waits`, there is no verdict yet, and the finding says what the check
+    `unknown`, the check could not tell. With `waits`, there is no verdict yet, and the finding says what the check
     waits for.
     """
 

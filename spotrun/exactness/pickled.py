@@ -44,7 +44,7 @@ _NO_PICKLE = (
 class PickledCall:
     """
     A placeholder for an object that a pickle would create by calling a function. The function is not called. Instead,
-    the placeholder keeps the arguments of the call, and everything that the pickle would then add to the object.
+    the placeholder keeps the arguments of the call, and all content that the pickle adds to the object afterwards.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PickledCall:

@@ -84,9 +84,9 @@ def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
 
 def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResult | None:
     """
-    Return the newest measurement of a job on instances of `kind`, whether or not the bench replaced some of the job's
-    values; None if there is none. `name` is the job's name, and `job` its digest (BenchResult.job). Only the newest
-    OTHERS_MAX measurements of jobs with this name are searched.
+    Return the newest measurement of a job on instances of `kind`; None if there is none. In this measurement, the bench
+    may have replaced some of the job's values. `name` is the job's name, and `job` its digest (BenchResult.job). Only
+    the newest OTHERS_MAX measurements of jobs with this name are searched.
 
     Raises:
         StoreError: the store cannot be read.

@@ -129,7 +129,7 @@ class OwnersKey:
 
     def read_again(self) -> None:
         """
-        Check that the key still exists, by reading it from the store even if this process has read it before.
+        Read the key from the store, even if this process has read it before, to check that it still exists.
 
         Raises:
             KeyMissing: the key no longer exists, or belongs to another run.

@@ -63,8 +63,8 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
     The utilization of a GPU. `share` is the share of time in which at least one of its units was computing; None if the
-    driver does not report this, for example for a part of a GPU (MIG). Both numbers of bytes are 0 if the GPU has
-    no memory of its own.
+    driver does not report this, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU
+    has no memory of its own.
     """
 
     share: Share | None = None
@@ -120,9 +120,9 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The utilization of a machine while it trained; validations do not count. The fields are sums over all observed
-    seconds: if a quarter of the memory was in use during a second, `memory.busy_s` grows by a quarter of a second. The
-    same holds for processors and GPUs. `waited` is the time in which the training waited for data.
+    The utilization of a machine while it trained; validations do not count. Each field counts busy seconds. For
+    example, if a quarter of the memory was in use for one second, `memory.busy_s` grows by 0.25 s. `waited` counts the
+    seconds in which the training waited for data.
     """
 
     cpu: Busy = Busy()
@@ -140,8 +140,8 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The training done under an agent: `steps` steps on `samples` samples (0 if unknown) in `seconds` seconds.
-    `waited_s` is the part of `seconds` in which the training waited for data. Validations do not count.
+    The amount of training done under an agent: its duration in `seconds`, its `steps`, and its `samples` (0 if
+    unknown). `waited_s` is the part of `seconds` in which the training waited for data. Validations do not count.
     """
 
     seconds: Seconds = 0.0

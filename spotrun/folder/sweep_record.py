@@ -113,7 +113,7 @@ def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
 def record_trial(store: Store, sweep: SweepRecord, number: int, run_uid: str, *, anyway: bool = False) -> bool:
     """
     Record which run trains a trial. If the trial already has another run, change nothing and return False.
-    `anyway` replaces the record in that case too. Use it if the recorded run was deleted.
+    With `anyway`, replace the record even then. Use this if the recorded run was deleted.
     """
     key, data = _trial_key(sweep, number), msgspec.json.encode(TrialRecord(run=run_uid))
     if anyway:

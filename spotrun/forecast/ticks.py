@@ -90,8 +90,8 @@ def simulate(
 
     After a loss without notice, the job has to repeat the work that it did since its start at that place, but at most
     `rework_s` seconds of work. Without `standby`, every start takes a full changeover, all of which is billed. The
-    simulation uses the figures of `job`. The strategy bases its decisions on the more cautious figures of `believed`,
-    if given. `tolls` is the extra cost, in USD, of each start at a place.
+    simulation uses the figures of `job`. If `believed` is given, the strategy bases its decisions on the more
+    cautious figures of that job. `tolls` is the extra cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -259,8 +259,8 @@ class _Life:
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
         """
-        Bill a tick in which the job only trains, and add its progress. The result is that of `pass_tick`, but it is
-        computed faster. This is worthwhile because most ticks are like this.
+        Bill a tick in which the job only trains, and add its progress. This has the same result as `pass_tick`, but is
+        faster. Most ticks are of this sort.
         """
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR

@@ -59,8 +59,8 @@ class Rest(msgspec.Struct, frozen=True):
 
 def within_price(facts: Facts) -> list[Offering]:
     """
-    Return the offerings that the job allows. Offerings that cost more than max_price are left out; this limit does not
-    apply to the user's own machine. With `checkpoint.exact: bits`, only offerings of the kind that made the first
+    Return the offerings that the job allows. Offerings that cost more than max_price are left out, except the user's
+    own machine. With `checkpoint.exact: bits`, only offerings of the kind that made the first
     checkpoint are returned.
     """
     bound = bound_kind(facts)

@@ -32,8 +32,8 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchRecord:
     """
-    The record of the files that fetch wrote into `folder`. It is found by the folder's real path, even if the user
-    reaches the folder through a link. Implements spotrun.checkpoint.fetching.Record.
+    The record of the files that fetch wrote into `folder`. Its name is derived from the folder's real path, so it is
+    found even if the user reaches the folder through a link. Implements spotrun.checkpoint.fetching.Record.
 
     `problem` is the reason why the record could not be read or written; "" if there was no problem. If there is no
     record, later fetches assume that all files in the folder belong to the user, and do not replace them.

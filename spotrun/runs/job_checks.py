@@ -162,8 +162,8 @@ def about_home(spec: RunSpec) -> str | None:
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Estimate the cost and time of the training if the user's own machine did all of it. (The forecast covers only the
-    cloud.) Return None if the job does not use such a machine.
+    Estimate the cost and time of the whole training on the user's own machine, because the forecast covers only the
+    cloud. Return None if the job does not use such a machine.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:

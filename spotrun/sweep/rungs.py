@@ -427,12 +427,12 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown | None:
     """
-    Return `Unknown` if trials have to be compared now, but no trial has logged the metric that the user named (any
-    loss, if the user named none). Otherwise return None.
+    Return `Unknown` if trials have to be compared now, but no trial has logged the metric that the user named; or, if
+    the user named none, no trial has logged a loss. Otherwise return None.
 
-    Usually at least two trials have to reach the first comparison before `Unknown` is returned, because a single trial
-    may lack the metric for another reason: its value became NaN. One trial is enough if it has logged a metric with a
-    similar name, because the user has then probably misspelled the name.
+    Usually `Unknown` is returned only after two trials have reached the first comparison, because a single trial may
+    lack the metric only because its value became NaN. One trial is enough if it has logged a metric with a similar
+    name: the user has then probably misspelled the name.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:
@@ -609,8 +609,8 @@ def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
     """
-    Describe why a trial was stopped after `epoch`: its value of the metric, its rank among the trials that had
-    completed this epoch by then, and the best value of these trials.
+    Describe why a trial was stopped after `epoch`: the trial's value of the metric, its rank among the trials that had
+    completed this epoch by then, and the best value among these trials.
     """
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"

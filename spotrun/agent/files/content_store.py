@@ -187,9 +187,9 @@ class ContentStore:
 
 class PieceUpload:
     """
-    Sends the pieces of files to the store. If two pieces have the same content, only one of them is sent. `known` maps
-    the digests of pieces that are already in the store to these pieces. `sent` maps the keys of the objects sent to
-    their sizes. Several threads may use one PieceUpload.
+    Sends the pieces of files to the store. If two pieces have the same content, only one of them is sent. `known` has
+    the pieces that are already in the store, by digest. `sent` has the size of each object that was sent, by its key.
+    Several threads may use one PieceUpload.
     """
 
     def __init__(

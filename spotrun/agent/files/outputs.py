@@ -348,9 +348,9 @@ class _Storing:
 
     def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
         """
-        Return the version of the file to store. `seen` is its version in the first survey. If there was a second
-        survey, `resting`, the version in `resting` is stored. A large file must not have changed since `seen`. A small
-        file is stored even if it has changed, because some small files, such as logs, are written constantly.
+        Return the version of the file to store: the version in the second survey, `resting`, or `seen`, the version in
+        the first survey, if there was no second one. A large file must be the same in both surveys. A small file may
+        differ, because some small files, such as logs, are written constantly.
 
         Raises:
             Refused: a large file has changed, or the file is gone.

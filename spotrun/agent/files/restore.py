@@ -46,8 +46,8 @@ class FilesOfCommit:
 
     `known` are files of the work folder that this agent has stored or restored before. If such a file is unchanged, its
     digests need not be computed again. `rules` select which files of the work folder belong to the checkpoint; the
-    default is a script's files. Files are fetched into a folder next to the work folder; the last parameter is its
-    name.
+    default is a script's files. `beside` is the name of the folder into which files are fetched, next to the work
+    folder.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ def _set_modes(root: int, modes: Mapping[str, int]) -> None:
 def _link(root: int, path: str, text: str) -> None:
     """
     Make a link at `path`, in place of what was there. The caller makes links after it has placed all files, so that no
-    file is written through a link. If a process has a file open that was at `path`, the process keeps that file.
+    file is written through a link. A process that has the earlier file at `path` open keeps it open.
     """
     with parent_of(root, path, make=True) as (parent, name):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):

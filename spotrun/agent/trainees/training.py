@@ -178,7 +178,7 @@ class Training:
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
         Drop the snapshot whose upload waits because the last commit was too recent, so that the trainer can use its
-        arena for a newer one. Do this as late as possible: if the trainer dies before it has taken the newer snapshot,
+        arena for a newer one. Drop it as late as possible: if the trainer dies between the drop and the newer snapshot,
         all steps since the last commit are lost.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace

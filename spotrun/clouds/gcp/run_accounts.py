@@ -210,9 +210,9 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Raise CloudUnavailable if the block fails only because the account is new. The caller then repeats the call. It
-        takes a while until every bucket knows a new account. `since` is the time at which the account was made. Source:
-        https://cloud.google.com/iam/docs/service-accounts-create.
+        Raise CloudUnavailable if the block fails only because the account is new, so that the caller tries again later.
+        It takes a while until every bucket knows a new account
+        (https://cloud.google.com/iam/docs/service-accounts-create). `since` is the time at which the account was made.
         """
         try:
             yield

@@ -25,8 +25,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 class OwnMachine:
     """
     The user's own machine, which a job can name as its home. Only processes on that machine can see its instances. On
-    any other machine, `offerings` and `instances` return an empty list; but `instances` raises an error if its caller
-    must see the home's instances.
+    any other machine, `offerings` and `instances` return an empty list. But if the caller of `instances` must see these
+    instances, it raises an error instead.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:

@@ -73,9 +73,9 @@ class Loops:
 
     def lengths(self) -> dict[str, Any]:
         """
-        Return the numbers of batches that Lightning expects from the loaders. They have to be saved, because Lightning
-        asks the loaders only once and then uses the numbers in all epochs. After a resume, a sampler might give a
-        different number.
+        Return the lengths of the loaders, in batches, as Lightning knows them. Lightning reads these lengths only once
+        and then uses them in all epochs. They have to be saved, because a sampler might report a different length after
+        a resume.
         """
         loader = self._fit._combined_loader
         return {
@@ -97,9 +97,9 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        Make fit() create each loader as if it were in the epoch in which the interrupted training created that loader.
-        This lasts until `enter` is called. `epochs`, a result of `loaded_at`, has this epoch for each stage. Called in
-        `Callback.setup`.
+        Make fit() create each loader as in the interrupted training: while a loader is created, the current epoch is
+        the one in which the interrupted training created it. `epochs` has this epoch for each stage (see `loaded_at`).
+        Call this in `Callback.setup`; it has an effect until `enter` is called.
         """
         self._loaded_at = epochs
 

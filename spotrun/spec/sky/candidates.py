@@ -264,8 +264,8 @@ def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> CandidatePla
 
 def _own_kind(item: dict[str, Any], at: int) -> str | None:
     """
-    Return the kind of instance that the candidate itself names; None if it names no kind. An instance type is preferred
-    to accelerators, because the type determines the accelerators too.
+    Return the kind of instance that the candidate names; None if it names none. If it names an instance type and
+    accelerators, return the type, because it determines the accelerators too.
     """
     if "instance_type" in item:
         return _text(item["instance_type"])

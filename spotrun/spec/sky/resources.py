@@ -207,8 +207,8 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
     """
-    Refuse a recovery strategy that differs from spotrun's. After an interruption, spotrun tries all allowed zones, and
-    the zone of the interruption last.
+    Refuse a recovery strategy that differs from spotrun's. After an interruption, spotrun tries all allowed zones, the
+    zone of the interruption last.
     """
     name = str(value).upper()
     if name == "FAILOVER":

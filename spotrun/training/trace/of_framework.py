@@ -170,8 +170,8 @@ class FrameworkTrace:
 
     def batch_ends(self) -> None:
         """
-        Record a batch. Call this after the framework has counted the batch, and before spotrun seeds the random number
-        generators for the code that follows it, because the record includes their states.
+        Record a batch. Call this after the framework has counted the batch. The record includes the states of the
+        random number generators, so call it before spotrun seeds them for the code that runs after the batch.
         """
         here, number = self._here, self._here.batch - 1
         order = self._order()
@@ -252,9 +252,9 @@ class FrameworkTrace:
         """
         Add all values of the script that verify-resume compares.
 
-        Plain values in local variables of functions are left out, because they may depend on what this process has
-        trained, not only on the state of the training. (A process that resumes at the end of training trains no batch.)
-        Objects in local variables are added if they can be reached from the framework's `roots()`.
+        Plain values in local variables of functions are left out, because they may depend on how much of the training
+        this process did: a process that resumes at the end trains no batch. Objects in local variables are added if
+        they can be reached from the framework's `roots()`.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)

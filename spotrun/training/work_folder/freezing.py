@@ -162,8 +162,8 @@ class Freezer:
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
         Return the folder's current state. `opened` are the files that are open for writing. If `final` is True, this is
-        the last boundary, and these files are copied immediately, because no later checkpoint could replace one
-        with torn files.
+        the last boundary. Then these files are copied immediately, so that they cannot be torn: no later checkpoint
+        could replace this one.
         """
         frozen = Frozen(self._number)
         self._number += 1
