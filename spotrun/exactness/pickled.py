@@ -142,7 +142,7 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
 
 def _older(stream: io.BytesIO) -> Any:
     """
-    Read the format that torch.save used before it wrote zip files; a pickled tensor still has it. The format consists
+    Read the format that torch.save used before it wrote zip files, and in which tensors are still pickled. It consists
     of four pickles, followed by blocks of memory. The fourth pickle lists the names of the blocks.
     """
     pieces: dict[str, bytes] = {}

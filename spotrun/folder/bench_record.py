@@ -35,14 +35,14 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     """
     A measurement of a job on instances of a `kind`, made by the run `run`. A field that is None is unknown.
 
-    `step_s` is the duration of a step, `work_s` that of the whole training without validations and starts, and
-    `samples` the number of samples in a step. `doubt` is the relative error of `step_s`, estimated from the spread of
-    individual measurements. `start_s` is the time from the request for the instance to the first step; `usual_boot_s`
-    is the usual boot time of such an instance, which is part of `start_s`.
+    `step_s` is the duration of a step. `work_s` is the duration of the whole training, without validations and starts.
+    `samples` is the number of samples in a step. `doubt` is the relative error of `step_s`, estimated from the spread
+    of individual measurements. `start_s` is the time from the request for the instance to the first step. It includes
+    the instance's boot; `usual_boot_s` is the usual boot time of such an instance.
 
-    A bench can replace some of the job's values. `otherwise` describes these replacements. `args` are the arguments
-    with which the script was measured; for a job that runs a command, `command` is the measured command. `job` is the
-    digest of the job without the arguments that a bench can replace; "" in an older record.
+    `otherwise` describes which of the job's values the bench replaced. `args` are the arguments with which the script
+    was measured; for a job that runs a command, `command` is the measured command. `job` is the digest of the job
+    without the arguments that a bench can replace; "" in an older record.
     """
 
     kind: str

@@ -147,9 +147,9 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
 
 def _telling(night: Night) -> dict[str, Any]:
     """
-    Return the night's job, reduced to its webhooks and the places of their addresses. It has to be small, because
-    Lambda allows only 4 KB of environment variables. The job's Google Cloud project is left out, because the function
-    uses the project of its credentials.
+    Return a copy of the night's job that keeps only its webhooks and the places of their addresses. The copy has to be
+    small, because Lambda allows only 4 KB of environment variables. The job's Google Cloud project is left out, because
+    the function uses the project of its credentials.
     """
     job = night.spec
     notify = job.get("notify") or []

@@ -219,8 +219,8 @@ class Blindness(msgspec.Struct, frozen=True, kw_only=True):
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     The status of the runner that takes care of the run. `message` is the reason why the run cannot continue now; "" if
-    it can. `blind` is None while the runner can list the run's instances. `every_s` is the time from this heartbeat to
-    the next one.
+    it can. If the runner cannot list the run's instances, `blind` tells why; otherwise it is None. `every_s` is the
+    time from this heartbeat to the next one.
     """
 
     at: Moment

@@ -55,9 +55,8 @@ class SimulatedJob(msgspec.Struct, frozen=True):
     """
     The result of one simulation: one job under one strategy, started at one time of a recorded market.
 
-    `share` is the job's cost divided by its cost on on-demand alone. `losses` is None for the optimum (the schedule
-    with the minimum cost): several schedules can have the same minimum cost but different numbers of losses, so the
-    optimum's number of losses is not defined.
+    `share` is the job's cost divided by its cost on on-demand alone. `losses` is None for the optimum, which is the
+    schedule with the minimum cost: several schedules can have this cost and different numbers of losses.
     """
 
     case: Case

@@ -288,8 +288,8 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
 
 def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
     """
-    Record the end of a member for which the cloud never showed an instance, and for which no more requests are sent.
-    This releases the money reserved for the member.
+    Record the end of a member for which the cloud never listed an instance, and will not be asked for one again. This
+    releases the money reserved for the member.
     """
     return ev.InstanceGone(
         launch=name.launch,

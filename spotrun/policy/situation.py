@@ -62,8 +62,9 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
 
 def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: Iterable[Offering]) -> Workload:
     """
-    Return the work left, in seconds of training on the keeper. `rework_s` in the result is the rework of the fastest
-    kind that is allowed to train, because the loss of a faster instance undoes more work.
+    Return the work left, in seconds of training on the keeper. `rework_s` in the result is the most work that
+    one loss can undo: the rework of the fastest kind that the job allows, because a faster instance does more work
+    between two commits.
     """
     work = workload(facts)
     assert work is not None

@@ -2,8 +2,8 @@
 Records which files `spotrun fetch` wrote into a folder, so that a later fetch detects the files that the user changed.
 
 Each folder has a record: a file in the user's home directory, where no instance can write. A line of the record has the
-path of a fetched file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last one
-counts. All other files in the folder are the user's.
+path of a fetched file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last
+line is valid. All other files in the folder are the user's.
 """
 
 from __future__ import annotations

@@ -56,12 +56,12 @@ class CheckedJob(NamedTuple):
 
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
-    Check what a job needs, no matter which machine launches it: its script, its work folder, its bucket, and the
-    identity with which its instances log in to the cloud. `check_machine` checks this machine. The checks change
+    Check what a launch of the job needs: its script, its work folder, its bucket, and the identity with which its
+    instances log in to the cloud. What it needs on this machine is checked by `check_machine`. The checks change
     nothing.
 
-    One of the notes names files of the work folder that are not uploaded: all of them with `all_left_behind`, otherwise
-    only the first ones.
+    A note names the files of the work folder that are not uploaded: all of them with `all_left_behind`, otherwise only
+    the first ones.
 
     Raises:
         SpecInvalid, StoreError, CloudError: something is missing; or the bucket or the identity that the job names does

@@ -206,7 +206,8 @@ class _Names(ast.NodeVisitor):
     Searches a Python file for signs that its training spreads its state over several processes. The signs are the names
     in the constants MODULES and NAMES. `found` has each such name, with the number of the line on which it is used.
 
-    `imported` has the modules that the file imports, each with the number of dots before a relative import.
+    `imported` has the modules that the file imports. Each has the number of dots before its name, which is 0 unless the
+    import is relative.
     """
 
     def __init__(self, tree: ast.AST) -> None:

@@ -110,7 +110,7 @@ class Return(msgspec.Struct, frozen=True):
     """
     The figures that decide whether a job returns from on-demand to spot. `life_s` is how long spot is expected to last.
     `saved_s` is what spot saves in this time, and `cost_s` is the cost of the changeover, including the slack that it
-    uses. Both amounts are given as the number of seconds on demand that cost the same.
+    uses. Both are numbers of seconds on demand that cost as much.
     """
 
     life_s: float

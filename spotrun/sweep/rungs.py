@@ -14,10 +14,10 @@ For each decision, spotrun creates a new Optuna study from the runs' ledgers, so
 Once all trials have begun, the rest of the budget can be used to continue trials that were stopped, the most promising
 first.
 
-Bad trials are stopped early by *halving*: at each comparison, only the best trials continue. A trial is compared when
-it has logged the metric after its first `grace_epochs` epochs, after `keep_one_in` times as many epochs, and so on. It
-is compared with the trials that have also trained that many epochs, and continues if it is among the best
-1/`keep_one_in` of them. The halving is asynchronous: no trial waits for another.
+Bad trials are stopped early by *halving*: at each comparison, only the best trials continue. The first comparison of
+a trial is after `grace_epochs` epochs, the next after `keep_one_in` times as many, and so on. The trial is compared
+with the trials that have already trained that many epochs, and continues if it is among the best 1/`keep_one_in` of
+them. The halving is asynchronous: no trial waits for another.
 
 Times are wall-clock times, because the clocks of trials may run at different speeds.
 """
@@ -525,8 +525,7 @@ def _pruned(
     Return the trials that Optuna would stop, each with the epochs after which it would do so. A trial that was stopped
     and then continued is compared again, so a trial can have several such epochs.
 
-    Optuna decides from `logged`: the trial number, epoch and value of everything that was logged, in the order in which
-    it was logged.
+    Optuna decides from `logged`, which has the trial number, epoch and value of everything that was logged, in order.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)

@@ -1,4 +1,5 @@
-"""Creates the jobs that a verification runs: the user's job, without settings that could make two trainings differ."""
+"""Creates the jobs that a verification runs. Each is the user's job, without the settings that could make two trainings
+differ."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
 Stores the script's files in pieces. The digest of a piece's content is its name in the store.
 
-All parts of the agent send files through this module. So the same content is sent only once, and no part of the agent
-deletes a piece that another part has sent but not yet named in the ledger.
+All parts of the agent send files through this module. It sends the same content only once. It also ensures that no part
+of the agent deletes a piece that another part has sent and not yet named in the ledger.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Refused(Exception):
 
 class StoredList(NamedTuple):
     """
-    A list of files that is in the store. `sent` maps the key of each object that had to be sent (the list, and pieces
-    of its files) to the object's size. `stored_bytes` is the total size of the pieces that this list and the earlier
-    lists name.
+    A list of files that is in the store. `sent` has the size of each object that had to be sent, by its key. The
+    objects are the list itself, and pieces of its files. `stored_bytes` is the total size of the pieces that this list
+    and the earlier lists name.
     """
 
     key: str

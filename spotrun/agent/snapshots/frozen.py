@@ -103,8 +103,8 @@ class Frozen:
         Raises:
             OSError: the file cannot be opened.
             TornFile: the file has changed, so it has to be copied at a later step boundary. Some changes are noticed
-                only after all bytes were read. TornFile is also raised if the trainer marked the file as KNOWN (already
-                in the store), but the store does not have it.
+                only after all bytes have been read. TornFile is also raised if the trainer marked the file as KNOWN
+                (already in the store), but the store does not have it.
         """
         size_bytes = file.stamp.size_bytes
         match file.source:

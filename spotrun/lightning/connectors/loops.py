@@ -115,13 +115,12 @@ class Loops:
 
     def counting_the_epoch_as_begun(self, state: dict[str, Any], *, epoch_ended: bool) -> dict[str, Any]:
         """
-        Return a copy of `state` in which the current epoch counts as begun. Called in `Callback.setup`.
+        Return a copy of `state` in which the current epoch counts as begun. Call this in `Callback.setup`.
 
-        Lightning's count of begun epochs can be one too low: if a fit() continues from a checkpoint that the script
-        wrote in the last batch of an epoch, the count is too low in each later epoch. Lightning would mistake a
-        snapshot from the middle of such an epoch for one from the epoch's end. So this method raises the count by one
-        for the load. When training continues, `_lag_again` lowers the count again, so that it is the same as in the
-        interrupted training.
+        If a fit() continues from a checkpoint that the script wrote in the last batch of an epoch, Lightning's count of
+        begun epochs is one too low from then on. When Lightning loads a snapshot from the middle of a later epoch, it
+        would take it for one from the epoch's end. So this method raises the count by one for the load. When training
+        continues, `_lag_again` lowers it again, so that it is the same as in the interrupted training.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]
@@ -141,7 +140,7 @@ class Loops:
 
     def resume(self, *, validation_due: bool, should_stop: bool) -> None:
         """
-        Prepare the loops for a resume. Called in on_fit_start, before the loops run.
+        Prepare the loops for a resume. Call this in on_fit_start, before the loops run.
 
         If a last validation is still due, the loops must not end before it. Lightning ends a loop when the loop's
         `done` is true, which depends on max_steps and should_stop. So this method changes these two values, and

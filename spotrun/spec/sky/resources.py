@@ -290,8 +290,8 @@ def take_resources(found: Translation) -> None:
 
 def _read(found: Translation, key: Key, resources: dict[str, Any]) -> bool:
     """
-    Return True if the YAML reader could read the whole value at `key`. If it could not, return False, and remove the
-    key unless spotrun has a key of the same name. The reader has already recorded the problem.
+    Return True if the YAML reader could read the whole value at `key`. If it could not, it has already recorded the
+    problem. Then return False, and remove the key, unless spotrun has a key of the same name.
     """
     unread = any(key[: len(above)] == above or above[: len(key)] == key for above in found.unreadable)
     if unread and key[-1] not in OURS:

@@ -135,9 +135,8 @@ class FrameworkTrace:
     The trace of one fit.
 
     The trace counts epochs and steps across all fits of a process, but a framework may count from 0 in each fit. So the
-    trace adds an offset to the framework's epoch and step. The offset is the difference between two counts: the trace's
-    count at the end of the last fit, and the framework's count at the start of this fit, before a checkpoint was loaded
-    (`counted`).
+    trace adds an offset to the framework's counts: its own counts at the end of the last fit, minus the framework's
+    counts at the start of this fit. `counted` has the latter, as they were before a checkpoint was loaded.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
