@@ -83,8 +83,8 @@ class Refusal(NamedTuple):
     A rule that turns an error of the class `error`, raised by a check, into a finding with the verdict `verdict`. The
     default rule is for AccessDenied: if the user is not allowed to read what a check needs, the verdict is `unknown`.
 
-    The finding's detail is the error's message, preceded by the text `words`. Its hint is `hint`, or else the error's
-    hint, or else `advice`.
+    The finding's detail is the error's message, preceded by the text `words`. Its hint is `hint`; if that is "", the
+    error's own hint; and if the error has none, `advice`.
     """
 
     words: str = ""

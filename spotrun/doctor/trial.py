@@ -96,7 +96,7 @@ class StoreTrial:
         """
         Check whether these credentials could delete an entry of a ledger, by trying to delete an entry that does not
         exist. A store checks rights before it looks for the object. So if it refuses, it protects the entries of
-        ledgers: it cannot be refusing deletion in general, because this trial has just deleted other objects.
+        ledgers. It does not refuse all deletions, because this trial has just deleted other objects.
         """
         try:
             persist(lambda: self._store.delete(self._key(key_of(0))))

@@ -106,8 +106,7 @@ class RunAccounts:
             return self._made_before(run_uid, folder)
         except (IdentityUnknown, PolicyForbids) as error:
             # Google returns these errors if an organization policy forbids creating accounts
-            hint = f"ask your organization's administrator for an exception, or {_SHARE}"
-            raise AccessDenied(error.message, hint=hint) from error
+            raise AccessDenied(error.message, hint=f"ask your organization for an exception, or {_SHARE}") from error
         return None
 
     def _made_before(self, run_uid: str, folder: str) -> datetime:

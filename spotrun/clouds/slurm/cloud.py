@@ -58,9 +58,9 @@ class Slurm(Cloud):
 
     def boot(self, spec: RunSpec) -> timedelta:
         """
-        Return the usual time between the moment when a node is free and the moment when the agent runs on it. It is not
-        zero, because Slurm's controller assigns nodes only every few seconds, and Python imports modules slowly from a
-        network file system.
+        Return the usual time between the moment when a node is free and the moment when the agent runs on it. Most
+        of it passes because Slurm's controller assigns nodes only every few seconds, and because Python imports modules
+        slowly from a network file system.
         """
         return timedelta(seconds=30)
 
@@ -140,8 +140,7 @@ class Slurm(Cloud):
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
             f"{instance_id} is on slurm, and spotrun cannot interrupt instances there",
-            hint="to end it without a notice, use scancel; with a notice, submit a job to a partition with a higher "
-            "PriorityTier",
+            hint="without a notice: scancel; with a notice: submit a job to a partition with a higher PriorityTier",
         )
 
     def forget(self, run_uid: str) -> None:

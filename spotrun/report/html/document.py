@@ -14,28 +14,31 @@ STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--line:#c8ccd1;--soft:#5a6370;--edge:#00000040}
 @media(prefers-color-scheme:dark){:root{--ink:#e6e9ed;--paper:#14171b;--line:#3b424b;--soft:#a0a9b5;--edge:#ffffff59}}
 body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:0 auto;max-width:70rem;
-padding:1rem;overflow-wrap:anywhere} h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}.soft{color:var(--soft)}
+padding:1rem;overflow-wrap:anywhere}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}.soft{color:var(--soft)}
 .glance{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(11rem,45%),1fr));gap:.6rem 1rem;margin:1rem 0}
 .glance dt{color:var(--soft);font-size:.85rem}.glance dd{margin:0;font-size:1.15rem;font-variant-numeric:tabular-nums}
 .drawing{display:grid;grid-template-columns:fit-content(15rem) 1fr auto;row-gap:.5rem;margin:1rem 0}
 .lane{display:grid;grid-template-columns:subgrid;grid-column:1/-1;align-items:center}
 .marks{grid-column:2;overflow:visible}.lane>*{grid-row:1}.name{padding-right:1rem}
-.value{grid-column:3;padding-left:1rem;text-align:right}.name,.value{font-size:.85rem;line-height:1.2} .marks
-svg{overflow:visible}.marks polyline{vector-effect:non-scaling-stroke} svg
-text{fill:var(--ink);font-size:13px;paint-order:stroke;stroke:var(--paper);stroke-width:4px}
+.value{grid-column:3;padding-left:1rem;text-align:right}.name,.value{font-size:.85rem;line-height:1.2}
+.marks svg{overflow:visible}.marks polyline{vector-effect:non-scaling-stroke}
+svg text{fill:var(--ink);font-size:13px;paint-order:stroke;stroke:var(--paper);stroke-width:4px}
 .wide{overflow-x:auto;background:linear-gradient(90deg,var(--paper) 40%,transparent) 0/3rem 100% no-repeat local,
 linear-gradient(270deg,var(--paper) 40%,transparent) 100%/3rem 100% no-repeat local,
-linear-gradient(90deg,var(--edge),transparent) 0/1.2rem 100% no-repeat, linear-gradient(270deg,var(--edge),transparent)
-100%/1.2rem 100% no-repeat} @media(max-width:40rem){.spare{display:none}.drawing{grid-template-columns:1fr auto}
+linear-gradient(90deg,var(--edge),transparent) 0/1.2rem 100% no-repeat,
+linear-gradient(270deg,var(--edge),transparent) 100%/1.2rem 100% no-repeat}
+@media(max-width:40rem){.spare{display:none}.drawing{grid-template-columns:1fr auto}
 .lane{row-gap:.2rem}.lane>.marks{grid-row:2}.value{grid-column:2}.marks{grid-column:1/-1}}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}caption{text-align:left;color:var(--soft)}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:first-child,.words td,.words th{text-align:left}
 tr>:first-child{position:sticky;left:0;background:var(--paper)}.words tr>:first-child{position:static}
-@media(max-width:40rem){.figures tr>:first-child{white-space:normal;min-width:6rem}} .words
-td:last-child{white-space:normal;min-width:16rem} th
-button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer;text-decoration:underline}
-:focus-visible{outline:2px solid #2f81f7;outline-offset:2px} summary{cursor:pointer}pre{white-space:pre-wrap}
+@media(max-width:40rem){.figures tr>:first-child{white-space:normal;min-width:6rem}}
+.words td:last-child{white-space:normal;min-width:16rem}
+th button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer;text-decoration:underline}
+:focus-visible{outline:2px solid #2f81f7;outline-offset:2px}
+summary{cursor:pointer}pre{white-space:pre-wrap}
 .legend{list-style:none;display:flex;font-size:.85rem;flex-wrap:wrap;gap:.2rem 1rem;padding:0}
 .swatch{width:12px;margin-right:.4rem}
 .productive{fill:#2a9d6f}.spot{fill:#4263d9}.on_demand{fill:#cf7420}.own{fill:#2f8f9d}.storage{fill:#b5548b}.wait{fill:#808a96}.detect{fill:#6b7480}
