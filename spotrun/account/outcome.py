@@ -58,8 +58,8 @@ def _attempt_word(state: RunState, attempt: Attempt) -> str:
 
 def is_plain(state: RunState) -> bool:
     """
-    Return True if the run is plain: its training reports no steps. The time of its first step is unknown, so the
-    run counts as training as soon as the process of its training starts. Its checkpoints, if any, contain only files.
+    Return True if the run is plain: its training reports no steps. The time of its first step is unknown, so the run
+    counts as training as soon as the process of its training starts. Its checkpoints, if any, contain only files.
 
     If the job names a command, the run is plain until the training reports a first step. If the job names a script, the
     run becomes plain when the script has run for a while without a message to its agent, or has completed without

@@ -89,8 +89,8 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
     The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex (see
     Signer); if the night is installed a second time, the key stays the same. `night` is a copy of the night's record
-    that keeps only the job's webhooks. With this copy, the function can notify the user even if another
-    program has replaced the record in the store.
+    that keeps only the job's webhooks. With this copy, the function can notify the user even if another program has
+    replaced the record in the store.
     """
 
     sha256: str

@@ -63,8 +63,8 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
     The utilization of a GPU. `share` is the share of time in which at least one of its units was computing; None if the
-    driver does not report this, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU
-    has no memory of its own.
+    driver does not report this, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU has no
+    memory of its own.
     """
 
     share: Share | None = None

@@ -15,8 +15,8 @@ files next.
 
 def tool_of(folder: int | str) -> str:
     """
-    Return the name of the tool to which a folder belongs; "" if there is none. A folder counts even if a file that the
-    tool needs is still missing in it. The caller must not write files into a tool's folder, because the tool would take
+    Return the name of the tool to which a folder belongs; "" if there is none. A folder counts even if it still lacks
+    files that the tool requires. The caller must not write files into a tool's folder, because the tool would take
     settings and commands from them.
     """
     return next((tool for mark, tool in _MARKS.items() if _has_file(folder, mark)), "")

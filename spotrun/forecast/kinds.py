@@ -188,7 +188,7 @@ def choice_of(
 ) -> Choice:
     """
     Return the input of a forecast. The forecast has a row for all kinds together, a row for each kind alone, and a row
-    for all kinds on demand only. All rows but the last use `strategy`.
+    for all kinds on demand only. The first two sorts of rows use `strategy`.
     """
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]
     times = _believed(spec, offerings, created)

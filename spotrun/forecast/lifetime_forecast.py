@@ -119,8 +119,8 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
-    lifetimes. `standby` has the rules for replacements. Its field `warned` is ignored: in each lifetime, it is
-    decided at random which losses have a notice.
+    lifetimes. `standby` has the rules for replacements. Its field `warned` is ignored: in each lifetime, it is decided
+    at random which losses have a notice.
     """
 
     questions: tuple[ForecastRequest, ...]

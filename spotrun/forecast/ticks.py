@@ -90,8 +90,8 @@ def simulate(
 
     After a loss without notice, the job has to repeat the work that it did since its start at that place, but at most
     `rework_s` seconds of work. Without `standby`, every start takes a full changeover, all of which is billed. The
-    simulation uses the figures of `job`. If `believed` is given, the strategy bases its decisions on the more
-    cautious figures of that job. `tolls` is the extra cost, in USD, of each start at a place.
+    simulation uses the figures of `job`. If `believed` is given, the strategy bases its decisions on the more cautious
+    figures of that job. `tolls` is the extra cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()

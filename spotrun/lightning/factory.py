@@ -1,6 +1,6 @@
 """
 Adds spotrun's callbacks to every new Lightning Trainer. pyproject.toml registers the functions as `callbacks_factory`
-entry points. Lightning calls these and adds the callbacks that they return.
+entry points. Lightning calls them and adds the callbacks that they return.
 
 If no agent runs the script, these functions only read one environment variable.
 """

@@ -60,8 +60,7 @@ class Rest(msgspec.Struct, frozen=True):
 def within_price(facts: Facts) -> list[Offering]:
     """
     Return the offerings that the job allows. Offerings that cost more than max_price are left out, except the user's
-    own machine. With `checkpoint.exact: bits`, only offerings of the kind that made the first
-    checkpoint are returned.
+    own machine. With `checkpoint.exact: bits`, only offerings of the kind that made the first checkpoint are returned.
     """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
@@ -186,8 +185,8 @@ def _lasts(launch: Launch) -> bool:
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
     """
     Return the `Rest` that begins when a pool refuses `launch` because the quota is full or the request is rejected.
-    `before` is the pool's rest after the previous such refusal; None if there was none. If `launch` came after
-    that rest had ended, the new rest is twice as long.
+    `before` is the pool's rest after the previous such refusal; None if there was none. If `launch` came after that
+    rest had ended, the new rest is twice as long.
     """
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)

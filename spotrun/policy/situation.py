@@ -30,8 +30,8 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
     strategy concludes that there is no time to wait for spot or to try spot.
 
     If the job allows several kinds of instances, all times are for the keeper, the kind that has to meet the deadline
-    (`spotrun.policy.deadline_guarantee`), or else for the first kind. Prices of other kinds are converted: they are the
-    cost of the work that this kind does in an hour.
+    (`spotrun.policy.deadline_guarantee`), or else for the first kind. The price of each other kind is converted: it is
+    the kind's price for the work that the keeper does in an hour.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)
@@ -62,9 +62,9 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
 
 def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: Iterable[Offering]) -> Workload:
     """
-    Return the work left, in seconds of training on the keeper. `rework_s` in the result is the most work that
-    one loss can undo: the rework of the fastest kind that the job allows, because a faster instance does more work
-    between two commits.
+    Return the work left, in seconds of training on the keeper. `rework_s` in the result is the most work that one loss
+    can undo: the rework of the fastest kind that the job allows, because a faster instance does more work between two
+    commits.
     """
     work = workload(facts)
     assert work is not None

@@ -44,8 +44,8 @@ _FIGURES = [
 def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
     """
     Sort the quotes by price, lowest first. If `order` is "usd", quotes are sorted by their price per hour. If it is
-    "compute", their price per hour is divided by their computing speed in PFLOPS. Quotes for which this
-    price is unknown come last.
+    "compute", their price per hour is divided by their computing speed in PFLOPS. Quotes for which this price is
+    unknown come last.
     """
 
     def by(quote: Quote) -> tuple[bool, Decimal, str, str]:

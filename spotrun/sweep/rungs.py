@@ -14,10 +14,10 @@ For each decision, spotrun creates a new Optuna study from the runs' ledgers, so
 Once all trials have begun, the rest of the budget can be used to continue trials that were stopped, the most promising
 first.
 
-Bad trials are stopped early by *halving*: at each comparison, only the best trials continue. The first comparison of
-a trial is after `grace_epochs` epochs, the next after `keep_one_in` times as many, and so on. The trial is compared
-with the trials that have already trained that many epochs, and continues if it is among the best 1/`keep_one_in` of
-them. The halving is asynchronous: no trial waits for another.
+Bad trials are stopped early by *halving*: at each comparison, only the best trials continue. The first comparison of a
+trial is after `grace_epochs` epochs, the next after `keep_one_in` times as many, and so on. The trial is compared with
+the trials that have already trained that many epochs, and continues if it is among the best 1/`keep_one_in` of them.
+The halving is asynchronous: no trial waits for another.
 
 Times are wall-clock times, because the clocks of trials may run at different speeds.
 """
@@ -143,8 +143,7 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     `epoch_s` is the training time of an epoch, and `start_s` is the time without training in the first epoch. Both are
     known once an epoch is completed. `usd_per_hour` is the maximum total price of the trial's instances, and
-    `price_usd_per_hour` is their price in the cheapest launch. `age` is the run time since the trial's run was
-    created.
+    `price_usd_per_hour` is their price in the cheapest launch. `age` is the run time since the trial's run was created.
     """
 
     number: int
@@ -430,9 +429,9 @@ def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown 
     Return `Unknown` if trials have to be compared now, but no trial has logged the metric that the user named; or, if
     the user named none, no trial has logged a loss. Otherwise return None.
 
-    Usually `Unknown` is returned only after two trials have reached the first comparison, because a single trial may
-    lack the metric only because its value became NaN. One trial is enough if it has logged a metric with a similar
-    name: the user has then probably misspelled the name.
+    If only one trial has reached the first comparison, it may lack the metric because the value became NaN. So usually
+    `Unknown` is returned only after a second trial has reached it. One trial is enough if it has logged a metric with a
+    similar name: the user has then probably misspelled the name.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:

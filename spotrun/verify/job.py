@@ -1,5 +1,7 @@
-"""Creates the jobs that a verification runs. Each is the user's job, without the settings that could make two trainings
-differ."""
+"""
+Creates the jobs that a verification runs. Each is the user's job, without the settings that could make two trainings
+differ.
+"""
 
 from __future__ import annotations
 

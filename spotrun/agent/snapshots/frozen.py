@@ -73,8 +73,8 @@ def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
 class Frozen:
     """
     Files as they were at one moment, kept until `close` is called. For a training's files, `number` identifies the step
-    boundary at which they were frozen; it is None for a command's state. `is_whole` is True if no file may be
-    left out, as in a command's state.
+    boundary at which they were frozen; it is None for a command's state. `is_whole` is True if no file may be left out,
+    as in a command's state.
     """
 
     def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int | None = None) -> None:

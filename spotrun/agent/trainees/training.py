@@ -257,8 +257,8 @@ class Training:
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
     Return the run's figures at `now`, for the script's loggers. `epochs_ended` is the number of epochs that the
-    training has ended, including an epoch whose end no checkpoint contains yet. If such an epoch is lost, the
-    figures that were logged for it disappear too, because a resume restores the loggers' files from the checkpoint.
+    training has ended, including an epoch whose end no checkpoint contains yet. If such an epoch is lost, the figures
+    that were logged for it disappear too, because a resume restores the loggers' files from the checkpoint.
     """
     total = summarise(state, now).total
     return Figures(

@@ -1,6 +1,6 @@
 """
-Offers a machine that the user owns like a rented one, at the price per hour that the job states. The machine serves
-one run at a time.
+Offers the user's own machine like a rented one, at the price per hour that the job states. The machine serves one run
+at a time.
 
 Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. While
 a supervisor lives, it holds the lock on its instance's record; when it dies, the kernel frees the lock. So an instance

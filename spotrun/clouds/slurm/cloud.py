@@ -58,9 +58,9 @@ class Slurm(Cloud):
 
     def boot(self, spec: RunSpec) -> timedelta:
         """
-        Return the usual time between the moment when a node is free and the moment when the agent runs on it. Most
-        of it passes because Slurm's controller assigns nodes only every few seconds, and because Python imports modules
-        slowly from a network file system.
+        Return the usual time between the moment when a node is free and the moment when the agent runs on it. It allows
+        for two delays: Slurm's controller assigns nodes only every few seconds, and Python imports modules slowly from
+        a network file system.
         """
         return timedelta(seconds=30)
 

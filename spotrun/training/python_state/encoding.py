@@ -49,9 +49,9 @@ saves it itself.
 
 class UntrackedChange(NamedTuple):
     """
-    A change that a resume would lose: the path of the changed object, and a description of its value. `saved` says
-    why it would be lost. If False, no checkpoint contains the change. If True, the checkpoint contains it, but the
-    resumed process has no object at that path.
+    A change that a resume would lose: the path of the changed object, and a description of its value. `saved` says why
+    it would be lost. If False, no checkpoint contains the change. If True, the checkpoint contains it, but the resumed
+    process has no object at that path.
     """
 
     path: str

@@ -234,9 +234,9 @@ class Freezer:
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
     Select the files in which every later change will show in the size or the modification time. Two kinds of files are
-    left out. If a file was written within the last TICK_NS, another write might leave its modification
-    time unchanged. The files `updated` may be written through a memory mapping, and such a write may change the
-    modification time only later.
+    left out. If a file was written within the last TICK_NS, another write might leave its modification time unchanged.
+    The files `updated` may be written through a memory mapping, and such a write may change the modification time only
+    later.
     """
     return {
         path: seen
