@@ -184,8 +184,8 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
     """
-    Return the kind and the sentence of a notification if so many standbys in a row have failed that the run pauses
-    before it launches the next one. Return None otherwise, or if this was already reported.
+    Return the kind and the sentence of a notification if the run pauses before it launches the next standby, because
+    several in a row have failed. Return None otherwise, or if this was already reported.
     """
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)

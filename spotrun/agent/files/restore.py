@@ -46,8 +46,8 @@ class FilesOfCommit:
 
     `known` are files of the work folder that this agent has stored or restored before. If such a file is unchanged, its
     digests need not be computed again. `rules` select which files of the work folder belong to the checkpoint; the
-    default is a script's files. `beside` is the name of the folder into which files are fetched, next to the work
-    folder.
+    default is a script's files. The last parameter names the folder, next to the work folder, into which files are
+    fetched.
     """
 
     def __init__(
