@@ -60,9 +60,9 @@ class Standby(msgspec.Struct, frozen=True):
     Moves to another place: until the changeover to the new place is over, the instances at both places are billed, and
     the new instance can be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
 
-    Starts: the first `unbilled_s` of every start are free, because clouds bill only from the end of the boot. The first
-    start that leads to training runs all of `setup` and packs the result. Later starts only unpack it, so each takes
-    only the share `later_start` of a changeover.
+    Starts: the first `unbilled_s` seconds of every start are free, because clouds bill only from the end of the boot.
+    The first start that leads to training runs all of `setup` and packs the result. Later starts only unpack it, so
+    each takes only the share `later_start` of a changeover.
     """
 
     notice_s: float

@@ -98,11 +98,11 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The limits that the user sets, and the facts that are known before any trial.
 
-    `keep_one_in` is n if, at each comparison, one trial in n continues: with 2, the worse half of the trials is
-    stopped. If it is None, no trial is stopped. The first comparison is after `grace_epochs` epochs. If that is None,
-    it is as late as the budget and `time` allow. `time` is the time from the sweep's beginning to its deadline. If
-    `resume_stopped` is True, money that is left after all trials have begun is used to continue stopped trials. If
-    `metric` is None, trials are compared by the logged metric that looks most like a loss.
+    At each comparison, one trial in `keep_one_in` continues: with 2, the worse half of the trials is stopped. If it is
+    None, no trial is stopped. The first comparison is after `grace_epochs` epochs. If that is None, it is as late as
+    the budget and `time` allow. `time` is the time from the sweep's beginning to its deadline. If `resume_stopped` is
+    True, money that is left after all trials have begun is used to continue stopped trials. If `metric` is None, trials
+    are compared by the logged metric that looks most like a loss.
 
     `most_usd` is the job's budget for one run. `least_usd` is the minimum budget with which a run can begin. `work` is
     a trial's training time, if the job states it. `usd_per_hour` is the maximum price per hour of a trial, for all its

@@ -310,9 +310,9 @@ class _StreamPass(_Pass):
     A pass over a stream. Before each batch is read, the global random number generators are seeded with the batch's
     number. Afterwards their earlier states are restored, because the training uses the same generators.
 
-    `holder` is the object that has the stream's state; None if the stream has no state. `states` has the state of
-    `holder` after each of the last KEPT_STATES batches. Without a holder, `marks` has the mark (marks.py) of each of
-    these batches instead.
+    `holder` is the object that holds the stream's state; None if the stream has no state. `states` has this state after
+    each of the last KEPT_STATES batches. Without a holder, `marks` has the mark (marks.py) of each of these batches
+    instead.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:
