@@ -1,5 +1,5 @@
 """
-Parses and formats the short notations of specs and flags: durations (`1h30m`), dollars (`2.50`), amounts (`4+`),
+Parses and formats the short notations used in specs and flags: durations (`1h30m`), dollars (`2.50`), amounts (`4+`),
 intervals (`500 steps`).
 
 Each `parse_*` function takes the value of a YAML key or of a flag (text or a number), and returns a typed value. If it

@@ -28,7 +28,7 @@ def status_word(state: RunState) -> str:
 
     - `created`
     - `waiting`: the run waits for capacity, or for a runner that requests a machine
-    - `starting`: a machine has been requested, or will soon train from scratch
+    - `starting`: a machine has been requested, or an attempt without a checkpoint has not trained yet
     - `restoring`: the attempt is loading a checkpoint
     - `training`
     - `leaving`: the attempt has a notice or a drain request
@@ -58,8 +58,8 @@ def _attempt_word(state: RunState, attempt: Attempt) -> str:
 
 def is_plain(state: RunState) -> bool:
     """
-    Return True if the run is plain: its training reports no steps. A plain run counts as training as soon as the
-    training's process starts, because its first step is unknown. Its checkpoints, if any, contain only files.
+    Return True if the run is plain: its training reports no steps. The time of its first step is unknown, so the run
+    counts as training as soon as the process of its training starts. Its checkpoints, if any, contain only files.
 
     If the job names a command, the run is plain until the training reports a first step. If the job names a script, the
     run becomes plain when the script has run for a while without a message to its agent, or has completed without
@@ -75,12 +75,12 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    Return the completed epochs (counted from 0), each with the time at which its account ends. Costs up to this time
-    belong to the epoch, later costs to the next epoch. Epochs and times are in ascending order.
+    Return the completed epochs (counted from 0), each with the time up to which costs are charged to it. Later costs
+    are charged to the next epoch. Epochs and times are in ascending order.
 
     An epoch counts as completed if the run is completed, or if a commit at the epoch's last step or later exists and
-    training has not resumed from an earlier commit since. Its account ends when the training reaches the end of the
-    epoch's data. If the last steps of the epoch were lost, it ends when they have been repeated.
+    training has not resumed from an earlier commit since. Its time is when the training reached the end of the epoch's
+    data; if the last steps of the epoch were lost, when they had been repeated.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None

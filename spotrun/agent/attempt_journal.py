@@ -72,9 +72,9 @@ class AttemptJournal:
     begins the attempt and sets its number, `attempt`. A gang's attempt has already begun, so the caller sets `attempt`
     itself, and `member` names the member that writes.
 
-    Each method writes one kind of event. If the main loop's next action depends on this event being in the ledger, the
-    method waits until it is written. All other events are appended in the background, in order. If the ledger refuses
-    such an event, the recorder puts a letter about it into the agent's inbox.
+    Each method writes one kind of event. It waits until the event is in the ledger if the main loop's next action
+    depends on it. All other events are appended in the background, in order. If the ledger refuses such an event, the
+    recorder puts a letter about it into the agent's inbox.
     """
 
     def __init__(

@@ -95,8 +95,8 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        Return the first trainer that failed on another member, if it failed more than ENDS_WITHIN_S ago; otherwise
-        None. A trainer that completed its work has not failed.
+        Find the trainers that failed on other members, and return the one that failed first. Return None if there is
+        none, or if it failed less than ENDS_WITHIN_S ago. A trainer that completed its work has not failed.
 
         Normally, the lead's trainer notices the failure and ends within ENDS_WITHIN_S. If the lead's trainer still runs
         after this time, the caller has to end it.

@@ -1,4 +1,4 @@
-"""Calls a cloud's regions one by one, so that a failed region does not affect the others."""
+"""Sends requests to each region of a cloud separately, so that a failure in one region does not affect the others."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Without the pause, a region in which every call hangs would delay the calls to t
 
 def regions_of(places: Collection[str] | None, names: Collection[str]) -> Collection[str] | None:
     """
-    Return those of the regions `names` that are in `places` or have a zone in `places`. The name of a zone begins with
-    the name of its region. Return None if `places` is None.
+    Select from the regions `names` those that are in `places` or have a zone in `places`. The name of a zone begins
+    with the name of its region. Return None if `places` is None.
     """
     return None if places is None else {name for name in names if any(_is_in(place, name) for place in places)}
 

@@ -3,7 +3,7 @@ Builds the script that an instance executes first. It begins with lines that ass
 same for every launch. spotrun checks each value before it writes it into the script.
 
 The script contains no secret, because every process on the instance can read it. The shell never interprets text from
-the user: the run's address is encoded in base64, and the other values are numbers and letters that spotrun made.
+the user: the run's address is encoded in base64, and the other values consist of digits and letters that spotrun chose.
 """
 
 from __future__ import annotations

@@ -268,8 +268,7 @@ class Container:
     A container that runs until `close` is called, or until the process that started the container ends.
 
     Raises:
-        EngineFailed: the container's process does not run on this machine, because the engine is configured to use
-        another machine.
+        EngineFailed: the engine is configured to run containers on another machine.
     """
 
     def __init__(self, engine: Engine, name: str, process: subprocess.Popen[bytes], pid: int) -> None:

@@ -13,10 +13,10 @@ from spotrun.spec.image import PASSWORD, USERNAME, Image
 def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str], cloud: str) -> Credentials | None:
     """
     Return the login to an image's registry; None if no login is known. If the job's variables (`envs` and `secrets`)
-    contain a user and a password, return these. Otherwise, if the registry belongs to a cloud, make a login with this
+    contain a user and a password, return these. Otherwise, if the registry belongs to a cloud, obtain a login with this
     machine's identity in that cloud. `cloud` is the cloud to which the registry belongs; "" if it belongs to none.
 
-    Logins to a cloud's registry are valid for only a few hours, so each call makes a new one.
+    Logins to a cloud's registry are valid for only a few hours, so each call obtains a new one.
 
     Raises:
         NotForThisUser: this machine has no identity for the registry.

@@ -14,7 +14,7 @@ from spotrun.errors import AccessDenied, CloudUnavailable, SpotrunError, StoreUn
 class Verdict(StrEnum):
     """
     The verdict of a check. With `failed`, runs will not work; with `warned`, they work, but with a disadvantage. With
-    `unknown`, the check could not find out. With `waits`, there is no verdict yet, and the finding says what the check
+    `unknown`, the check could not tell. With `waits`, there is no verdict yet, and the finding says what the check
     waits for.
     """
 
@@ -83,8 +83,8 @@ class Refusal(NamedTuple):
     A rule that turns an error of the class `error`, raised by a check, into a finding with the verdict `verdict`. The
     default rule is for AccessDenied: if the user is not allowed to read what a check needs, the verdict is `unknown`.
 
-    The text `words` is put before the error's message, `hint` replaces the error's hint, and `advice` is used if the
-    error has no hint.
+    The finding's detail is the error's message, preceded by the text `words`. Its hint is `hint`; if that is "", the
+    error's own hint; and if the error has none, `advice`.
     """
 
     words: str = ""

@@ -95,8 +95,8 @@ class StoreTrial:
     def _protection(self) -> Finding:
         """
         Check whether these credentials could delete an entry of a ledger, by trying to delete an entry that does not
-        exist. A store checks rights before it looks for the object, so it refuses this if it protects the entries of
-        ledgers. There is no other reason for a refusal: the trial has just deleted other objects.
+        exist. A store checks rights before it looks for the object. So if it refuses, it protects the entries of
+        ledgers. It does not refuse all deletions, because this trial has just deleted other objects.
         """
         try:
             persist(lambda: self._store.delete(self._key(key_of(0))))

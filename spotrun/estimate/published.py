@@ -18,7 +18,7 @@ Figure = Callable[[CostStudy, Published], Decimal | None]
 class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """
     A published figure, compared with `ours`, the figure that spotrun computes from the study. `ours` is None if the
-    study lacks the facts to compute it. `off` is `ours` / `published` - 1.
+    study lacks the facts to compute it. `off` is the relative error, `ours` / `published` - 1.
     """
 
     figure: str

@@ -2,8 +2,8 @@
 Reads the values in a pickle, or in several pickles in one file. No class or function that the pickle names is imported
 or called.
 
-The values are compared, not the bytes of the pickles: pickles of equal values may differ, because a pickle also records
-which of its equal strings were one object in memory.
+Callers compare these values instead of the pickles' bytes, because pickles of equal values may differ. For example, a
+pickle stores a string once if two values share it in memory, and twice if each has its own copy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_PICKLE = (
 class PickledCall:
     """
     A placeholder for an object that a pickle would create by calling a function. The function is not called. Instead,
-    the placeholder keeps the arguments of the call, and everything that the pickle would then add to the object.
+    the placeholder keeps the arguments of the call, and all content that the pickle adds to the object afterwards.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PickledCall:
@@ -142,7 +142,7 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
 
 def _older(stream: io.BytesIO) -> Any:
     """
-    Read the format that torch.save used before it wrote zip files; a pickled tensor still has it. The format consists
+    Read the format that torch.save used before it wrote zip files, and in which tensors are still pickled. It consists
     of four pickles, followed by blocks of memory. The fourth pickle lists the names of the blocks.
     """
     pieces: dict[str, bytes] = {}

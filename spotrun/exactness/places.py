@@ -1,9 +1,9 @@
 """
-Finds patterns in the places that vary. A place is the path of a value, such as `row 3, loss`. It varies if two
-trainings have different values there.
+Generalizes from the values that differ between two trainings. A value's path, such as `row 3, loss`, is called its
+place. A place varies if the two trainings have different values there.
 
-Other places that match a pattern count as varying too. For example, if a column of a table varies in most rows, the
-whole column counts as varying.
+From the places that vary, this module finds patterns. All places that match a pattern count as varying. For example, if
+a column of a table varies in most rows, the whole column counts as varying.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def indices(place: str) -> Indices:
 
 class Pattern:
     """
-    A set of places of one family: places whose paths differ only in their numbers. A place is in the set if its numbers
-    at the positions `kept` form one of the tuples in `values`. The numbers at other positions do not matter.
+    A set of places whose paths differ only in their numbers. A place is in the set if its numbers at the positions
+    `kept` are one of the tuples in `values`. Its other numbers do not matter. For example, with `kept` (1,) and
+    `values` {(2,)}, the set contains `[0][2]` and `[7][2]`.
     """
 
     def __init__(self, kept: Kept, values: Collection[Indices]) -> None:
@@ -54,7 +55,8 @@ class Pattern:
 
     def names(self, kind: str) -> Iterator[str]:
         """
-        Yield a name for each tuple in `values`: the family `kind`, with the tuple's numbers at the positions `kept`.
+        Yield a name for each tuple in `values`. For example, with `kept` (1,), the tuple (2,) and the family `[][]`
+        give the name `[][2]`.
         """
         for values in sorted(self.values):
             numbers = dict(zip(self.kept, values, strict=True))
@@ -78,10 +80,10 @@ def pattern_of(
     and `varying` has the indices of the places that were seen to vary. The pattern generalizes from them: it ignores as
     many positions as this rule allows.
 
-    A number at a position *varies* if most of the places with this number there vary. A position may be ignored if most
-    of its numbers vary. A position with at most LONG numbers has to meet a stricter condition in two cases: if several
-    positions are ignored, or if the position numbers the items of a record. Then all its numbers have to vary. The last
-    position is assumed to number the items of a record if it is an index of a list, or if `is_record` is True.
+    A number at a position *varies* if most of the places that have this number there vary. A position may be ignored if
+    most of its numbers vary. In two cases, a position with at most LONG numbers may be ignored only if all its numbers
+    vary: if several positions are ignored, or if the position numbers the items of a record. The last position is
+    assumed to do the latter if it is an index of a list, or if `is_record` is True.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))

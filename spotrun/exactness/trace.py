@@ -1,5 +1,6 @@
 """
-A *trace* records the work of one rank of a training in enough detail to compare it, bit for bit, with another training.
+A *trace* records the work of one rank of a training so exactly that it can be compared, bit for bit, with another
+training.
 
 A trace is a list of records, one per line. The records of one trainer process are called a *pass*. After an
 interruption, a new process begins a new pass and repeats some steps, so a step may be in the trace several times. All
@@ -122,8 +123,8 @@ class StoppedForKill:
 class Ended:
     """
     A call of fit() has ended. `fit` is 1 for the process's first call of fit(), 2 for the second, and so on. `weights`,
-    `optimizer` and `rng` are digests of the weights, of the parts of optimizers and of the random number generators,
-    keyed by name.
+    `optimizer` and `rng` are digests, keyed by name: of the weights, of the parts of each optimizer, and of the random
+    number generators.
 
     `unread` maps the place of each object that could not be inspected to its class. `metrics`, `places` and `unread`
     are None in a trace of an earlier version of spotrun.

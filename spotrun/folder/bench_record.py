@@ -5,7 +5,7 @@ Stores the measurements of `spotrun bench` next to the runs, for later runs of t
 
 A later measurement of the same job and kind replaces the earlier one. A run uses the measurements only to decide which
 instance type to request first. If its job has no measurements, the run relies on the types' published speeds until it
-has measured them itself.
+has measured the speeds itself.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     """
     A measurement of a job on instances of a `kind`, made by the run `run`. A field that is None is unknown.
 
-    `step_s` is the duration of a step, `work_s` that of the whole training without validations and starts, and
-    `samples` the number of samples in a step. `doubt` is the relative error of `step_s`, estimated from the spread of
-    individual measurements. `start_s` is the time from the request for the instance to the first step; `usual_boot_s`
-    is the usual boot time of such an instance, which is part of `start_s`.
+    `step_s` is the duration of a step. `work_s` is the duration of the whole training, without validations and starts.
+    `samples` is the number of samples in a step. `doubt` is the relative error of `step_s`, estimated from the spread
+    of individual measurements. `start_s` is the time from the request for the instance to the first step. It includes
+    the instance's boot; `usual_boot_s` is the usual boot time of such an instance.
 
-    A bench can replace some of the job's values. `otherwise` describes these replacements. `args` are the arguments
-    with which the script was measured; for a job that runs a command, `command` is the measured command. `job` is the
-    digest of the job without the arguments that a bench can replace; "" in an older record.
+    `otherwise` describes which of the job's values the bench replaced. `args` are the arguments with which the script
+    was measured; for a job that runs a command, `command` is the measured command. `job` is the digest of the job
+    without the arguments that a bench can replace; "" in an older record.
     """
 
     kind: str
@@ -84,9 +84,9 @@ def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
 
 def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResult | None:
     """
-    Return the newest measurement of a job on instances of `kind`, whether or not the bench replaced some of the job's
-    values; None if there is none. `name` is the job's name, and `job` its digest (BenchResult.job). Only the newest
-    OTHERS_MAX measurements of jobs with this name are searched.
+    Return the newest measurement of a job on instances of `kind`; None if there is none. In this measurement, the bench
+    may have replaced some of the job's values. `name` is the job's name, and `job` its digest (BenchResult.job). Only
+    the newest OTHERS_MAX measurements of jobs with this name are searched.
 
     Raises:
         StoreError: the store cannot be read.
@@ -116,9 +116,8 @@ def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
-    Return, for each measured kind of instance, the seconds that it needs for the samples of one step on the first
-    measured kind in `kinds`. Its own seconds per step would not be comparable, because a step on more devices may have
-    more samples.
+    Return the seconds per step of each measured kind of instance. A step on more devices may have more samples. So each
+    time is converted to the number of samples that a step has on the first measured kind in `kinds`.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None

@@ -4,6 +4,7 @@ Stores the key with which a run's owner signs entries of the ledger (protocol 31
 The public half of the key is in entry 0. The private half is an object in the store, outside the run's folder. So every
 runner can read the private half, on any machine. Instances cannot read it, because an instance's role gives access only
 to the folder of its run.
+
 The keys are Ed25519 keys, as in RFC 8032.
 
     keys/UID-PUBLIC     the private half; its name contains the public half in hex
@@ -128,7 +129,7 @@ class OwnersKey:
 
     def read_again(self) -> None:
         """
-        Check that the key still exists, by reading it from the store even if this process has read it before.
+        Read the key from the store, even if this process has read it before, to check that it still exists.
 
         Raises:
             KeyMissing: the key no longer exists, or belongs to another run.

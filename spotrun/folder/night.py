@@ -69,8 +69,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, called_at: datetime) -> str:
         """
-        Return the date of the night to which a call of the function belongs: the date on which this night begins. All
-        calls for a night give the same date, even if a call is repeated or late, or if the clock changes in that night.
+        Return the date on which a night is due, for a call of the cloud function at `called_at`. All calls for a night
+        give the same date, even if a call is repeated or late, or if the clock changes in that night.
         """
         hours, minutes = (int(part) for part in self.at.split(":"))
         local = called_at + timedelta(seconds=self.winter_offset_s)
@@ -88,9 +88,9 @@ class NotPinned(SpotrunError):
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
     The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex (see
-    Signer); if the night is installed a second time, the key stays the same. `night` is a copy of the night's record,
-    in which the job is reduced to its webhooks. With this copy, the function can notify the user even if another
-    program has replaced the record in the store.
+    Signer); if the night is installed a second time, the key stays the same. `night` is a copy of the night's record
+    that keeps only the job's webhooks. With this copy, the function can notify the user even if another program has
+    replaced the record in the store.
     """
 
     sha256: str
@@ -147,9 +147,9 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
 
 def _telling(night: Night) -> dict[str, Any]:
     """
-    Return the night's job, reduced to its webhooks and the places of their addresses. It has to be small, because
-    Lambda allows only 4 KB of environment variables. The job's Google Cloud project is left out, because the function
-    uses the project of its credentials.
+    Return a copy of the night's job that keeps only its webhooks and the places of their addresses. The copy has to be
+    small, because Lambda allows only 4 KB of environment variables. The job's Google Cloud project is left out, because
+    the function uses the project of its credentials.
     """
     job = night.spec
     notify = job.get("notify") or []

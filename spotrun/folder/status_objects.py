@@ -49,9 +49,9 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A member's answer to the question with the same `word`. `count` is the number of the member's state files that
-    differ from the lead's list, and `unlike` contains the paths of the first few of them. `rests` is True if no process
-    is writing to the member's state files at this moment.
+    A member's answer to the lead's question. `word` is copied from the question. `count` is the number of the member's
+    state files that differ from the lead's list, and `unlike` contains the paths of the first few of them. `rests` is
+    True if no process is writing to the member's state files at this moment.
     """
 
     word: str
@@ -63,8 +63,8 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
     The utilization of a GPU. `share` is the share of time in which at least one of its units was computing; None if the
-    driver does not report this, for example for a part of a GPU (MIG). Both numbers of bytes are 0 if the GPU has
-    no memory of its own.
+    driver does not report this, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU has no
+    memory of its own.
     """
 
     share: Share | None = None
@@ -120,9 +120,9 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The utilization of a machine while it trained; validations do not count. The fields are sums over all observed
-    seconds: if a quarter of the memory was in use during a second, `memory.busy_s` grows by a quarter of a second. The
-    same holds for processors and GPUs. `waited` is the time in which the training waited for data.
+    The utilization of a machine while it trained; validations do not count. Each field counts busy seconds. For
+    example, if a quarter of the memory was in use for one second, `memory.busy_s` grows by 0.25 s. `waited` counts the
+    seconds in which the training waited for data.
     """
 
     cpu: Busy = Busy()
@@ -140,8 +140,8 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The training done under an agent: `steps` steps on `samples` samples (0 if unknown) in `seconds` seconds.
-    `waited_s` is the part of `seconds` in which the training waited for data. Validations do not count.
+    The amount of training done under an agent: its duration in `seconds`, its `steps`, and its `samples` (0 if
+    unknown). `waited_s` is the part of `seconds` in which the training waited for data. Validations do not count.
     """
 
     seconds: Seconds = 0.0
@@ -161,11 +161,12 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     Progress of an agent. Times and durations are run time. `sequence` increases with each write.
 
-    `epoch` counts from 0; `batch` of the epoch's `batches` batches are done. `trouble` is the reason why the agent
-    cannot train, if there is one. `member` is the instance's index in a gang's launch. `unreached` are the members of
-    the gang that this agent cannot reach on the network. `state_asked` is the lead's question to the other members, and
-    `state_answer` is another member's answer. `data_wait` is the share of the last minute of training that was spent
-    waiting for data. `used` and `trained` cover all training since this agent began.
+    `epoch` counts from 0. `batch` is the number of completed batches in the epoch, and `batches` is the number of all
+    its batches. `trouble` is the reason why the agent cannot train, if there is one. `member` is the instance's index
+    in a gang's launch. `unreached` are the members of the gang that this agent cannot reach on the network.
+    `state_asked` is the lead's question to the other members, and `state_answer` is another member's answer.
+    `data_wait` is the share of the last minute of training that was spent waiting for data. `used` and `trained` cover
+    all training since this agent began.
     """
 
     launch: Count
@@ -218,8 +219,8 @@ class Blindness(msgspec.Struct, frozen=True, kw_only=True):
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     The status of the runner that takes care of the run. `message` is the reason why the run cannot continue now; "" if
-    it can. `blind` is None while the runner can list the run's instances. `every_s` is the time from this heartbeat to
-    the next one.
+    it can. If the runner cannot list the run's instances, `blind` tells why; otherwise it is None. `every_s` is the
+    time from this heartbeat to the next one.
     """
 
     at: Moment

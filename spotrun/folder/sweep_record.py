@@ -32,14 +32,14 @@ UID_LENGTH = 10
 
 class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The request of a sweep.
+    The user's request for a sweep.
 
     `wanted` has the flags of the command that began the sweep, keyed by name, and the digest of the job. A later
-    command with the same flags and job continues the sweep. The sweep began at `began_at`. Its deadline is `deadline_s`
-    seconds of run time after that; `deadline` is the deadline as the user typed it. Run time passes `time_scale` times
-    as fast as system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded` is False if an
-    earlier version of spotrun created the sweep. Such a sweep has no records of its trials; instead, the uids of its
-    runs are computed from the sweep's uid.
+    command with the same flags and job continues the sweep. The sweep's deadline is `deadline_s` seconds of run time
+    after `began_at`; `deadline` is the deadline as the user typed it. Run time passes `time_scale` times as fast as
+    system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded` is False if an earlier version
+    of spotrun created the sweep. Such a sweep has no records of its trials; instead, the uids of its runs are computed
+    from the sweep's uid.
     """
 
     name: str
@@ -112,8 +112,8 @@ def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
 
 def record_trial(store: Store, sweep: SweepRecord, number: int, run_uid: str, *, anyway: bool = False) -> bool:
     """
-    Record which run trains a trial. If the trial already has another run, change nothing and return False.
-    `anyway` replaces the record in that case too. Use it if the recorded run was deleted.
+    Record which run trains a trial. If the trial already has another run, change nothing and return False. With
+    `anyway`, replace the record even then. Use this if the recorded run was deleted.
     """
     key, data = _trial_key(sweep, number), msgspec.json.encode(TrialRecord(run=run_uid))
     if anyway:

@@ -15,9 +15,9 @@ files next.
 
 def tool_of(folder: int | str) -> str:
     """
-    Return the name of the tool that treats a folder as its own, or would do so after one more file is written into it;
-    "" if there is none. The caller must not write files into a tool's folder, because the tool would take settings and
-    commands from them.
+    Return the name of the tool to which a folder belongs; "" if there is none. A folder counts even if it still lacks
+    files that the tool requires. The caller must not write files into a tool's folder, because the tool would take
+    settings and commands from them.
     """
     return next((tool for mark, tool in _MARKS.items() if _has_file(folder, mark)), "")
 

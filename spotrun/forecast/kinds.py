@@ -1,7 +1,7 @@
 """
-Forecasts a job that can use several kinds of instances. A lifetime is one simulated run of the job. Some lifetimes are
-allowed to use all kinds, and others only one kind, so that the results can be compared. In each lifetime, the decisions
-are made by the same policy as in real runs.
+Forecasts a job that can use several kinds of instances, by simulating it many times. Each simulated run is called a
+lifetime. Some lifetimes are allowed to use all kinds, and others only one kind, so that the results can be compared.
+The policy of real runs makes the decisions in each lifetime.
 
 For each lifetime, the true speed of every kind is drawn at random. It is between one third of the kind's published
 speed and three times that speed (`spotrun.policy.throughput`). The policy knows only the published speed, so the
@@ -155,7 +155,7 @@ def _pools(offerings: Sequence[Offering]) -> SpotPools:
 def _work_s(choice: Choice, seed: int) -> dict[str, float]:
     """
     Draw the true speeds of one lifetime. Return the seconds that the whole work takes on each instance type. On the
-    first kind, this is the job's estimate of the work, changed at random within its uncertainty.
+    first kind, this is the job's estimated work, varied at random within the uncertainty of the estimate.
     """
     rng = np.random.default_rng((seed, 4))
     off = {kind: log(PUBLISHED_DOUBT) * float(rng.uniform(-1, 1)) for kind in choice.times}
@@ -187,8 +187,8 @@ def choice_of(
     checkpoint_bytes: int,
 ) -> Choice:
     """
-    Return the input of a forecast whose rows are: all kinds together, each kind alone (both with `strategy`), and all
-    kinds on demand only.
+    Return the input of a forecast. The forecast has a row for all kinds together, a row for each kind alone, and a row
+    for all kinds on demand only. The first two sorts of rows use `strategy`.
     """
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]
     times = _believed(spec, offerings, created)

@@ -1,7 +1,7 @@
 """
-Forecasts when a job will end and what it will cost, by simulating many lifetimes with the strategies of real runs.
+Forecasts when a job will end and what it will cost, by simulating it many times with the strategies of real runs.
 
-A *lifetime* is one simulated run of the job. Each lifetime has its own market.
+Each simulated run of the job is called a *lifetime*, and has its own market.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
-    lifetimes. `standby` has the rules for replacements. Its field `warned`, which says which losses have a notice, is
-    ignored: each lifetime draws that at random.
+    lifetimes. `standby` has the rules for replacements. Its field `warned` is ignored: in each lifetime, it is decided
+    at random which losses have a notice.
     """
 
     questions: tuple[ForecastRequest, ...]

@@ -55,9 +55,8 @@ class SimulatedJob(msgspec.Struct, frozen=True):
     """
     The result of one simulation: one job under one strategy, started at one time of a recorded market.
 
-    `share` is the job's cost divided by its cost on on-demand alone. `losses` is None for the optimum (the schedule
-    with the minimum cost): several schedules can have the same minimum cost but different numbers of losses, so the
-    optimum's number of losses is not defined.
+    `share` is the job's cost divided by its cost on on-demand alone. `losses` is None for the optimum, which is the
+    schedule with the minimum cost: several schedules can have this cost and different numbers of losses.
     """
 
     case: Case
@@ -102,7 +101,7 @@ class RecordFacts(msgspec.Struct, frozen=True):
     Facts about one recorded market.
 
     `up_share` is the share of the market's ticks in which spot was available. `polarity` says which numbers in the file
-    mean "available". `trials` is the number of jobs that were simulated in the market.
+    stand for "available". `trials` is the number of jobs that were simulated in the market.
     """
 
     name: str

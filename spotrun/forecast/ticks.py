@@ -1,8 +1,8 @@
 """
 Simulates one job in one recorded market, tick by tick.
 
-A strategy decides at the start of each tick, and knows which zones have spot in that tick. Instances are lost only
-between ticks. Starting an instance takes one changeover, which is billed at the new instance's price. Stopping an
+A strategy decides at the start of each tick, and knows which zones have spot capacity in that tick. Instances are lost
+only between ticks. Starting an instance takes one changeover, which is billed at the new instance's price. Stopping an
 instance costs nothing and loses no progress. Billing is by the second.
 """
 
@@ -60,9 +60,9 @@ class Standby(msgspec.Struct, frozen=True):
     Moves to another place: until the changeover to the new place is over, the instances at both places are billed, and
     the new instance can be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
 
-    Starts: the first `unbilled_s` of every start are free, because clouds bill only from the end of the boot. The first
-    start that leads to training runs all of `setup` and packs the result. Later starts only unpack it, so each takes
-    only the share `later_start` of a changeover.
+    Starts: the first `unbilled_s` seconds of every start are free, because clouds bill only from the end of the boot.
+    The first start that leads to training runs all of `setup` and packs the result. Later starts only unpack it, so
+    each takes only the share `later_start` of a changeover.
     """
 
     notice_s: float
@@ -90,8 +90,8 @@ def simulate(
 
     After a loss without notice, the job has to repeat the work that it did since its start at that place, but at most
     `rework_s` seconds of work. Without `standby`, every start takes a full changeover, all of which is billed. The
-    simulation uses the figures of `job`. The strategy bases its decisions on the more cautious figures of `believed`,
-    if given. `tolls` is the extra cost, in USD, of each start at a place.
+    simulation uses the figures of `job`. If `believed` is given, the strategy bases its decisions on the more cautious
+    figures of that job. `tolls` is the extra cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -180,7 +180,7 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that the strategy sees, and the situation's `since_s`.
+        Return the spot offers that the strategy sees, and the `since_s` of its `Situation`.
 
         Without `standby`, the strategy sees all offers at each tick. `since_s` counts from the job's last move.
 
@@ -259,8 +259,8 @@ class _Life:
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
         """
-        Bill a tick in which the job only trains, and add its progress. The result is that of `pass_tick`, but it is
-        computed faster. This is worthwhile because most ticks are like this.
+        Bill a tick in which the job only trains, and add its progress. This has the same result as `pass_tick`, but is
+        faster. Most ticks are of this sort.
         """
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR

@@ -8,7 +8,7 @@ Under a spotrun agent, Lightning finds the callback through an entry point (fact
     trainer = Trainer(callbacks=[SpotrunCallback()])
 
 Without an agent the callback does nothing. If a Trainer has two such callbacks, one from the script and one from the
-entry point, only the first acts. Importing this package does not import Lightning.
+entry point, only the first does anything. Importing this package does not import Lightning.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-Contains the functions that pyproject.toml registers as `callbacks_factory` entry points. Lightning calls them for every
-new Trainer, and adds the callbacks that they return.
+Adds spotrun's callbacks to every new Lightning Trainer. pyproject.toml registers the functions as `callbacks_factory`
+entry points. Lightning calls them and adds the callbacks that they return.
 
 If no agent runs the script, these functions only read one environment variable.
 """

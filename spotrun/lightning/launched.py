@@ -7,8 +7,8 @@ train are not connected. No callback runs before they start, so the check is mad
 
 With all other strategies, the process that calls fit() trains too. There, this module makes the ranks compare their
 shared secret as soon as the process group exists. This has to happen before Lightning sends its first messages between
-ranks: they are pickled objects, so a foreign process in the group could use them to run code in a rank. Lightning sends
-them before any callback runs, so a callback would be too late.
+ranks: they are pickled objects, so an intruder in the group could use them to run code in a rank. Lightning sends them
+before any callback runs, so a callback would be too late.
 """
 
 from __future__ import annotations

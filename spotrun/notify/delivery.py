@@ -84,8 +84,8 @@ class Delivery:
     """
     Delivers notifications to one sink, one after another. `number` is the sink's index in the job's `notify`.
 
-    Each notification is tried up to `tries` times. After a notification that could not be delivered, the next one is
-    tried only once, because the sink is probably down.
+    Delivery of each notification is tried up to `tries` times. After a notification that could not be delivered, the
+    next one is tried only once, because the sink is probably down.
     """
 
     def __init__(

@@ -157,8 +157,8 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
 
 def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
     """
-    Return the kind and the sentence of a notification if the run starts to train for the first time, or if it now
-    trains on another capacity type. Otherwise return None.
+    Return the kind and the sentence of a notification if `attempt` is the first to train, or if it trains on another
+    capacity type than before. Otherwise return None.
     """
     intent = state.launch_of(attempt).intent
     where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
@@ -184,8 +184,8 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
     """
-    Return the kind and the sentence of a notification if, with this entry, enough standbys have failed in a row to make
-    the run pause before it launches the next one. Return None otherwise, or if that was already reported.
+    Return the kind and the sentence of a notification if the run pauses before it launches the next standby, because
+    several in a row have failed. Return None otherwise, or if this was already reported.
     """
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)

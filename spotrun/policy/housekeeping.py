@@ -230,7 +230,7 @@ def _is_settled_without(facts: Facts, launch: Launch) -> bool:
     Return True if a launch is over, and the cloud has had enough time to list all its instances. An instance that the
     cloud has not listed by then does not exist.
 
-    A launch is over if it was closed, or if one of its members has reported ready (after that, it cannot be closed).
+    A launch is over if it was closed, or if it can no longer be closed because one of its members has reported ready.
     """
     had_time = facts.now - launch.intent.not_after > FORGOTTEN_AFTER
     if launch.closed is not None:
@@ -288,8 +288,8 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
 
 def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
     """
-    Record the end of a member for which the cloud never showed an instance, and for which no more requests are sent.
-    This releases the money reserved for the member.
+    Record the end of a member for which the cloud never listed an instance, and will not be asked for one again. This
+    releases the money reserved for the member.
     """
     return ev.InstanceGone(
         launch=name.launch,

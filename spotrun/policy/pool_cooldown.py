@@ -1,12 +1,11 @@
 """
-Finds the pools that rest after a refusal, with the end of each rest and its reason.
-
-A pool *rests* while the run does not request it.
+Finds the pools that the run does not request for a while after a refusal. Such a pool *rests*. Each rest is returned
+with its end and its reason.
 
 - If a pool had no capacity, or denied access, it rests for minutes, because this may soon change.
 - If a quota was full, or if the cloud rejected the request (in its response or when it started the instance), the pool
-  rests longer, because such a problem usually lasts until the user changes something. After each further refusal of
-  this sort, the next rest is longer, but the run never gives up a pool.
+  rests longer, because such a problem usually lasts until the user changes something. Each further refusal of
+  this sort makes the next rest longer, but the run never gives up a pool.
 - If the cloud rejected the request, and the pool's subnet, image or template has changed since then, the pool does not
   rest.
 """
@@ -60,9 +59,8 @@ class Rest(msgspec.Struct, frozen=True):
 
 def within_price(facts: Facts) -> list[Offering]:
     """
-    Return the offerings that the job allows. Offerings that cost more than max_price are left out; this limit does not
-    apply to the user's own machine. With `checkpoint.exact: bits`, only offerings of the kind that made the first
-    checkpoint are returned.
+    Return the offerings that the job allows. Offerings that cost more than max_price are left out, except the user's
+    own machine. With `checkpoint.exact: bits`, only offerings of the kind that made the first checkpoint are returned.
     """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
@@ -74,9 +72,8 @@ def rests(facts: Facts, offering: Offering) -> bool:
     """
     Return True if the pool of `offering` rests now.
 
-    A pool that rejected the request does not rest while there is no other pool to try: all pools of its capacity type
-    have rejected the request too. The reason may be a temporary fault. So these pools rest only after a few more
-    rejections.
+    If all pools of a capacity type have rejected a request, the reason may be a temporary fault, and no pool is left to
+    try. So in this case, they rest only after a few more rejections.
     """
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
@@ -143,8 +140,8 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 def full_quota(state: RunState, now: datetime) -> str:
     """
-    Return a phrase about the quota that was most recently full: the offering that it affects, and the time at which
-    that offering is requested again. Return "" if no quota is full.
+    Return a phrase about the quota that was most recently full: the offering that was refused, and the time at which it
+    will be requested again. Return "" if no quota is full.
     """
     full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
     return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""
@@ -188,8 +185,8 @@ def _lasts(launch: Launch) -> bool:
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
     """
     Return the `Rest` that begins when a pool refuses `launch` because the quota is full or the request is rejected.
-    `before` is the pool's rest after the previous refusal of this sort; None if there was none. If `launch` came after
-    that rest had ended, the new rest is twice as long.
+    `before` is the pool's rest after the previous such refusal; None if there was none. If `launch` came after that
+    rest had ended, the new rest is twice as long.
     """
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)

@@ -29,9 +29,9 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
     While the amount of remaining work is unknown, the work is assumed to take all the time until the deadline. So the
     strategy concludes that there is no time to wait for spot or to try spot.
 
-    If the job allows several kinds of instances, all times are those of the keeper, the kind that has to meet the
-    deadline (`spotrun.policy.deadline_guarantee`). If there is no keeper, they are those of the first kind. The price
-    of an offering of another kind is converted to the cost of the work that the keeper does in an hour.
+    If the job allows several kinds of instances, all times are for the keeper, the kind that has to meet the deadline
+    (`spotrun.policy.deadline_guarantee`), or else for the first kind. The price of each other kind is converted: it is
+    the kind's price for the work that the keeper does in an hour.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)
@@ -62,8 +62,9 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
 
 def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: Iterable[Offering]) -> Workload:
     """
-    Return the work left, in seconds of training on the keeper. `rework_s` in the result is the rework of the fastest
-    kind that is allowed to train, because the loss of a faster instance undoes more work.
+    Return the work left, in seconds of training on the keeper. `rework_s` in the result is the most work that one loss
+    can undo: the rework of the fastest kind that the job allows, because a faster instance does more work between two
+    commits.
     """
     work = workload(facts)
     assert work is not None
@@ -80,8 +81,8 @@ def on_demand_usd_per_hour(facts: Facts) -> float:
     Return the price per hour of the cheapest on-demand offering, including the traffic of commits. If there is no
     on-demand offering, return the lowest price of all other offerings, without traffic.
 
-    If the job allows several kinds of instances, the result is the cost of as much work as the first kind does in an
-    hour. If there is a keeper, it is the cost of that work on the keeper.
+    Instances of different kinds do different amounts of work in an hour. So if the job allows several kinds, the result
+    is the cost of the work that the first kind does in an hour. If there is a keeper, only its price is used.
     """
     kept = keeper(facts)
     if kept is not None:

@@ -36,8 +36,8 @@ def budget_line(found: BudgetForecast) -> str:
 def passing(at: datetime | None, epoch: int | None, what: str, clock: str = "") -> str:
     """
     Return a text that says when the run will exceed its budget, such as `: passes it in epoch 37 at 11-22 02:10 UTC`;
-    "" if `at` is None. `what` is the word for the budget ("it" in this example), and `clock` is the text after the time
-    (" UTC" in this example).
+    "" if `at` is None. In this example, `what`, the word for the budget, is "it", and `clock`, the text after the time,
+    is " UTC".
     """
     if at is None:
         return ""

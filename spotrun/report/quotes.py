@@ -44,7 +44,7 @@ _FIGURES = [
 def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
     """
     Sort the quotes by price, lowest first. If `order` is "usd", quotes are sorted by their price per hour. If it is
-    "compute", they are sorted by their price per hour and PFLOPS of computing speed. Quotes for which this price is
+    "compute", their price per hour is divided by their computing speed in PFLOPS. Quotes for which this price is
     unknown come last.
     """
 

@@ -1,9 +1,9 @@
 """
-Computes the cost of an instance from the time for which it was used and its cloud's billing rule. The results are whole
-nano-dollars. No function has side effects.
+Computes the cost of an instance from its time in use and its cloud's billing rule. The results are whole nano-dollars.
+No function has side effects.
 
-Only cumulative costs are rounded. The cost of a period is the difference of two of them, so the costs of all periods
-always add up to the total.
+Only cumulative costs are rounded. The cost of a period is the difference between two of them, so the costs of all
+periods always add up to the total.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     """
-    Return when the machine ended if only its disk was billed after that: the last of `prices` is then 0. Return None if
-    the machine and the disk ended together.
+    Return the time at which the machine ended, if its disk was kept. The last of `prices` is then 0, and begins at that
+    time. Return None if the machine and the disk ended together.
     """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 
@@ -151,7 +151,7 @@ class Meter:
     Computes the bill of one instance, with its disk and address, at any moment. The bill never decreases over time.
 
     `ended_at` is the time at which the disk was deleted. Usually the machine ended at the same time. If it ended
-    earlier, `switched_off_at` finds the time of its end in its prices.
+    earlier, the last of `prices` is 0, and begins at the machine's end.
     """
 
     def __init__(

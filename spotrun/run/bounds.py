@@ -2,8 +2,8 @@
 Limits all values that are read from a store, and defines the decoder that checks them. Without limits, a program with
 write access to the store could write any value.
 
-With values within these limits, no computation of costs and times overflows. Some fields have a type that names their
-limit, such as `Count` or `Seconds`. Times, dollar amounts and whole numbers of all other fields are limited too.
+Within these limits, no computation of costs or times overflows. Some fields have a type that names their limit, such as
+`Count` or `Seconds`. Times, dollar amounts and whole numbers of all other fields are limited too.
 """
 
 from __future__ import annotations

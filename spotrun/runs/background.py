@@ -104,9 +104,8 @@ class Background(NamedTuple):
 
 def say_that_it_attends() -> None:
     """
-    Report that this process has begun to take care of its run. The report goes to the starter: the process that started
-    this one in the background. Do nothing if this was reported before, or if this process was not started in the
-    background.
+    Report to the process that started this one in the background: the run is being taken care of. Do nothing if this
+    was reported before, or if this process was not started in the background.
     """
     writing = os.environ.pop(STARTER_FD, None)
     if writing is None:

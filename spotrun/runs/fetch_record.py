@@ -2,8 +2,8 @@
 Records which files `spotrun fetch` wrote into a folder, so that a later fetch detects the files that the user changed.
 
 Each folder has a record: a file in the user's home directory, where no instance can write. A line of the record has the
-path of a fetched file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last one
-counts. All other files in the folder are the user's.
+path of a fetched file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last
+line is valid. All other files in the folder are the user's.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchRecord:
     """
-    The record of the files that fetch wrote into `folder`. It is found by the folder's real path, even if the user
-    reaches the folder through a link. Implements spotrun.checkpoint.fetching.Record.
+    The record of the files that fetch wrote into `folder`. Its name is derived from the folder's real path, so it is
+    found even if the user reaches the folder through a link. Implements spotrun.checkpoint.fetching.Record.
 
     `problem` is the reason why the record could not be read or written; "" if there was no problem. If there is no
     record, later fetches assume that all files in the folder belong to the user, and do not replace them.

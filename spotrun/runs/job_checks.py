@@ -1,6 +1,6 @@
 """
 Checks a job before prices and offerings are read: its script, its work folder, its bucket, and the packages and
-variables that it needs on this machine.
+environment variables that it needs on this machine.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class CheckedJob(NamedTuple):
 
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
-    Check what a job needs, no matter which machine launches it: its script, its work folder, its bucket, and the
-    identity with which its instances log in to the cloud. `check_machine` checks this machine. The checks change
+    Check what a launch of the job needs: its script, its work folder, its bucket, and the identity with which its
+    instances log in to the cloud. What it needs on this machine is checked by `check_machine`. The checks change
     nothing.
 
-    One of the notes names files of the work folder that are not uploaded: all of them with `all_left_behind`, otherwise
-    only the first ones.
+    A note names the files of the work folder that are not uploaded: all of them with `all_left_behind`, otherwise only
+    the first ones.
 
     Raises:
         SpecInvalid, StoreError, CloudError: something is missing; or the bucket or the identity that the job names does
@@ -162,8 +162,8 @@ def about_home(spec: RunSpec) -> str | None:
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Estimate the cost and time of the training if the user's own machine did all of it. (The forecast covers only the
-    cloud.) Return None if the job does not use such a machine.
+    Estimate the cost and time of the whole training on the user's own machine, because the forecast covers only the
+    cloud. Return None if the job does not use such a machine.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:

@@ -18,7 +18,7 @@ HEEDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 class Signalled(SystemExit):
     """
     The exception for SIGTERM and SIGHUP; Ctrl-C stays a KeyboardInterrupt. If nothing catches it, the process exits
-    with 128 plus the signal's number, as a shell reports a process that a signal ended.
+    with 128 plus the signal's number, the code that shells report for a process that a signal ended.
     """
 
     def __init__(self, number: int) -> None:

@@ -126,9 +126,8 @@ def _texts(workdir: Path) -> Iterator[str]:
 
 class Script:
     """
-    The names of the arguments that a job's code defines. They are read from the job's script, if it has one, and from
-    all Python files of the work folder. (A job that runs a command has no script.) Each file is read once, when it is
-    first needed.
+    The names of the arguments that a job's code defines. They are read from the job's script and from all Python files
+    of the work folder. A job that runs a command has no script. Each file is read once, when it is first needed.
     """
 
     def __init__(self, spec: RunSpec) -> None:

@@ -89,9 +89,9 @@ def require_whole_state(spec: RunSpec) -> None:
         return
     raise SpecInvalid(
         f"{found} spreads the state of the training over {spec.num_nodes} instances, but a checkpoint of train.state "
-        "has the files of only one of them",
+        "contains the files of only one of them",
         hint="let rank 0 save the whole state of a DDP training; or write num_nodes: 1; or remove train.state, and "
-        "save where all instances can read",
+        "save in a folder that all instances can read",
         key=("train", "state") if spec.train.state else spec.train.key,
     )
 
@@ -206,7 +206,8 @@ class _Names(ast.NodeVisitor):
     Searches a Python file for signs that its training spreads its state over several processes. The signs are the names
     in the constants MODULES and NAMES. `found` has each such name, with the number of the line on which it is used.
 
-    `imported` has the modules that the file imports, each with the number of dots before a relative import.
+    `imported` has the modules that the file imports. Each has the number of dots before its name, which is 0 unless the
+    import is relative.
     """
 
     def __init__(self, tree: ast.AST) -> None:

@@ -47,9 +47,9 @@ class Past(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, *, lost: bool, up_s: float, ago_s: float) -> Past:
         """
-        Return the `Past` of a zone with a single period, which ended `ago_s` seconds ago. In this period, the zone had
-        spot for `up_s` seconds, and then lost it if `lost` is True. The seconds and the loss fade in the same way as in
-        a ZoneRecord.
+        Return the `Past` of a zone for which only one period is known. It ended `ago_s` seconds ago. In it, the zone
+        had spot for `up_s` seconds, and then lost it if `lost` is True. The seconds and the loss fade in the same way
+        as in a ZoneRecord.
         """
         keep = exp(-ago_s / FADING_S)
         return cls(keep if lost else 0.0, FADING_S * keep * (1 - exp(-up_s / FADING_S)))
@@ -110,8 +110,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
         """
-        Return the history after the observation that the zones in `up` have spot, and no others. If the same zones had
-        spot at the previous observation, return this object.
+        Return the history with one more observation: at `now_s`, the zones `up` have spot, and no others do. If the
+        same zones had spot at the previous observation, return this object.
         """
         if len(up) == len(self.up) and self.up.issuperset(up):
             return self

@@ -1,6 +1,6 @@
 """
-spotrun's own strategy. It keeps a reserve of slack: the time until the deadline minus the time that the remaining work
-takes. The more work is left, the larger the reserve. Zones are compared by the cost of an hour of progress.
+spotrun's own strategy. It keeps a reserve of slack, which is the time until the deadline minus the duration of the
+remaining work. The more work is left, the larger the reserve. Zones are compared by the cost of an hour of progress.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Return(msgspec.Struct, frozen=True):
     """
     The figures that decide whether a job returns from on-demand to spot. `life_s` is how long spot is expected to last.
     `saved_s` is what spot saves in this time, and `cost_s` is the cost of the changeover, including the slack that it
-    uses. Both amounts are given as the number of seconds on demand that cost the same.
+    uses. Both are numbers of seconds on demand that cost as much.
     """
 
     life_s: float
@@ -130,8 +130,8 @@ def return_to(zone: str, situation: Situation) -> Return:
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
     """
-    Return the cost of a start in `zone`, including the slack that the changeover uses, and the toll. The cost is given
-    as the number of seconds on demand that cost the same.
+    Return the cost of a start in `zone`, including the slack that the changeover uses, and the toll. The result is the
+    number of seconds on demand that cost as much.
     """
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand
@@ -141,8 +141,8 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return True if a move to the cheapest other zone would pay if spot lasted forever there. If not, no move pays. This
-    fast check saves computing how long spot is expected to last in each zone.
+    Return False if a move does not pay even to the cheapest other zone, and even if spot lasts forever there. This fast
+    check often saves computing how long spot is expected to last in each zone.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

@@ -14,10 +14,10 @@ For each decision, spotrun creates a new Optuna study from the runs' ledgers, so
 Once all trials have begun, the rest of the budget can be used to continue trials that were stopped, the most promising
 first.
 
-Bad trials are stopped early by *halving*: at each comparison, only the best trials continue. A trial is compared when
-it has logged the metric after its first `grace_epochs` epochs, after `keep_one_in` times as many epochs, and so on. It
-is compared with the trials that have also trained that many epochs, and continues if it is among the best
-1/`keep_one_in` of them. The halving is asynchronous: no trial waits for another.
+Bad trials are stopped early by *halving*: at each comparison, only the best trials continue. The first comparison of a
+trial is after `grace_epochs` epochs, the next after `keep_one_in` times as many, and so on. The trial is compared with
+the trials that have already trained that many epochs, and continues if it is among the best 1/`keep_one_in` of them.
+The halving is asynchronous: no trial waits for another.
 
 Times are wall-clock times, because the clocks of trials may run at different speeds.
 """
@@ -98,11 +98,11 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The limits that the user sets, and the facts that are known before any trial.
 
-    `keep_one_in` is n if, at each comparison, one trial in n continues: with 2, the worse half of the trials is
-    stopped. If it is None, no trial is stopped. The first comparison is after `grace_epochs` epochs. If that is None,
-    it is as late as the budget and `time` allow. `time` is the time from the sweep's beginning to its deadline. If
-    `resume_stopped` is True, money that is left after all trials have begun is used to continue stopped trials. If
-    `metric` is None, trials are compared by the logged metric that looks most like a loss.
+    At each comparison, one trial in `keep_one_in` continues: with 2, the worse half of the trials is stopped. If it is
+    None, no trial is stopped. The first comparison is after `grace_epochs` epochs. If that is None, it is as late as
+    the budget and `time` allow. `time` is the time from the sweep's beginning to its deadline. If `resume_stopped` is
+    True, money that is left after all trials have begun is used to continue stopped trials. If `metric` is None, trials
+    are compared by the logged metric that looks most like a loss.
 
     `most_usd` is the job's budget for one run. `least_usd` is the minimum budget with which a run can begin. `work` is
     a trial's training time, if the job states it. `usd_per_hour` is the maximum price per hour of a trial, for all its
@@ -142,9 +142,8 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     do not stop the trial again.
 
     `epoch_s` is the training time of an epoch, and `start_s` is the time without training in the first epoch. Both are
-    known once an epoch is completed. `usd_per_hour` is the maximum price of all the trial's instances together, and
-    `price_usd_per_hour` is their price in the cheapest launch. `age` is the run time since the trial's run was
-    created.
+    known once an epoch is completed. `usd_per_hour` is the maximum total price of the trial's instances, and
+    `price_usd_per_hour` is their price in the cheapest launch. `age` is the run time since the trial's run was created.
     """
 
     number: int
@@ -386,9 +385,9 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     `left` is divided equally among the next `wanted_by` trials. If each of them would get too little, it is divided
     among fewer trials.
 
-    If `need` is known (the expected time and cost of a trial), the budget is at most `AMPLE` times that cost. If
-    `left` suffices to give each of the `to_begin` trials more than that, the limit is an equal share of `left` instead,
-    but never more than `GENEROUS` times the expected cost.
+    `need` is the expected time and cost of a trial. If it is known, the budget is at most `AMPLE` times this cost. If
+    an equal share of `left` for each of the `to_begin` trials is larger, the budget is at most this share, or
+    `GENEROUS` times the expected cost, whichever is less.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -427,12 +426,12 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown | None:
     """
-    Return `Unknown` if trials have to be compared now, but no trial has logged the metric that the user named (any
-    loss, if the user named none). Otherwise return None.
+    Return `Unknown` if trials have to be compared now, but no trial has logged the metric that the user named; or, if
+    the user named none, no trial has logged a loss. Otherwise return None.
 
-    Usually at least two trials have to reach the first comparison before `Unknown` is returned, because a single trial
-    may lack the metric for another reason: its value became NaN. One trial is enough if it has logged a metric with a
-    similar name, because the user has then probably misspelled the name.
+    If only one trial has reached the first comparison, it may lack the metric because the value became NaN. So usually
+    `Unknown` is returned only after a second trial has reached it. One trial is enough if it has logged a metric with a
+    similar name: the user has then probably misspelled the name.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:
@@ -525,8 +524,7 @@ def _pruned(
     Return the trials that Optuna would stop, each with the epochs after which it would do so. A trial that was stopped
     and then continued is compared again, so a trial can have several such epochs.
 
-    Optuna decides from `logged`: the trial number, epoch and value of everything that was logged, in the order in which
-    it was logged.
+    Optuna decides from `logged`, which has the trial number, epoch and value of everything that was logged, in order.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
@@ -570,9 +568,9 @@ def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> 
     """
     Return True if this trial should be stopped even though no further trial will begin.
 
-    If the sweep does not continue stopped trials, this is always True, because the stop saves money. If it does, this
-    is True only if a more promising stopped trial can use the money. Otherwise the sweep would immediately continue the
-    trial that it has just stopped.
+    In a sweep that never continues stopped trials, this is always True, because stopping a trial saves money. In a
+    sweep that does, this is True only if a more promising stopped trial can use the money. Otherwise the sweep would
+    immediately continue the trial that it has just stopped.
     """
     metric = metric_of(plan, trials)
     if not plan.resume_stopped or metric is None:
@@ -609,8 +607,8 @@ def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
     """
-    Describe why a trial was stopped after `epoch`: its value of the metric, its rank among the trials that had
-    completed this epoch by then, and the best value of these trials.
+    Describe why a trial was stopped after `epoch`: the trial's value of the metric, its rank among the trials that had
+    completed this epoch by then, and the best value among these trials.
     """
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"

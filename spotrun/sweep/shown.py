@@ -1,6 +1,6 @@
 """
-Collects the contents of a sweep's report. The user's request comes from the sweep's record, and everything else from
-the ledgers of its runs.
+Collects the data for a sweep's report. The user's request comes from the sweep's record, and everything else from the
+ledgers of its runs.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 Runs one fit() under an agent. A process may run several fits, one after another.
 
 The table shows the order of events. Epochs and batches are counted from 0. A *boundary* is a point between two
-optimizer steps. A *requested* snapshot is one that the agent has requested and that was not taken yet. A validation is
-*due* if it is about to start.
+optimizer steps. A *requested* snapshot is one that the agent has requested and that has not been taken yet. A
+validation is *due* if it is about to start.
 
     setup              send Hello (FitBegins for a later fit()). Wait for Resume and the weights. Give the framework
                        its checkpoint. Replace the loaders by exact loaders.
@@ -22,9 +22,9 @@ optimizer steps. A *requested* snapshot is one that the agent has requested and 
     epoch end          send EpochEnded, then take a requested snapshot, which contains the whole epoch
     training's end     take the final snapshot (unless the training resumed from it), then send Finished
 
-If a snapshot is requested after an epoch's last batch, it is taken only after the script's code for the end of an
-epoch. The same holds for the final snapshot of the training. So that code runs exactly once per epoch, however often
-the training is interrupted.
+The script's code for the end of an epoch must run exactly once per epoch, however often the training is interrupted. A
+snapshot that is requested after an epoch's last batch is therefore taken only after this code. So is the training's
+final snapshot.
 """
 
 from __future__ import annotations
@@ -276,8 +276,8 @@ class Fit:
 
     def _load_averages(self, own: State) -> None:
         """
-        Restore the averages of weights that already exist. An average that the script creates during a batch does not
-        exist yet, and is not restored here. `PythonState` reports to the user what cannot be restored.
+        Restore the averages of weights. An average that the script creates only during a batch does not exist yet, and
+        is not restored here. `PythonState` reports to the user what cannot be restored.
         """
         averages = self._framework.averages
         older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list

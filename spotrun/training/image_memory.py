@@ -93,8 +93,8 @@ class ImageMemory:
     have arrived at first, and the agent fetches the rest. This object closes `fd`. No process except this one and the
     agent may use the shared memory.
 
-    `image` is a private view for reading: a write to it would not change the shared memory. Large tensors that `keep`
-    returns are views of the shared memory itself, so a fork of this process does not copy them.
+    `image` is for reading: it is a private view, so a write to it would not change the shared memory. Large tensors
+    that `keep` returns are views of the shared memory itself, so that a fork of this process does not copy them.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:

@@ -30,8 +30,8 @@ def seed_process(seed: int) -> None:
     """
     Seed the global random number generators of Python, numpy and torch, including those of all accelerators.
 
-    On a machine without an accelerator, this does not call `torch.manual_seed`, to save time: for an accelerator that
-    may be initialized later, that function records the seed and the whole call stack.
+    On a machine without an accelerator, this avoids `torch.manual_seed`, which is slow: it records the seed and the
+    whole call stack, in case an accelerator is initialized later.
     """
     if _has_accelerator():
         torch.manual_seed(seed)

@@ -1,9 +1,9 @@
 """
 Runs a command once without kills and once with kills, and compares the files that the command leaves behind.
 
-The steps of a command cannot be compared one by one. If a file differs, the command is run without kills a second time.
-If the two runs without kills differ too, the command is not deterministic, and no comparison can show whether the
-command resumes exactly.
+A file can differ because the command did not resume exactly, or because it is not deterministic. So if a file differs,
+the command is run without kills a second time. If the two runs without kills differ too, the command is not
+deterministic, and no comparison can show whether it resumes exactly.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_command(spec: RunSpec, straight: RehearsalResult) -> bool:
     """
-    Return whether the job is a command that keeps its state in files, which the verification then compares. If
-    `straight` (the run without kills) has the trace of a training, return False: the steps of that training are
-    compared instead.
+    Return True if the job is a command whose files the verification has to compare. Return False if `straight`, the run
+    without kills, has the trace of a training: its steps are compared instead.
     """
     if straight.has_trace:
         return False

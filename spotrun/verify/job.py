@@ -1,4 +1,7 @@
-"""Creates the jobs that a verification runs: the user's job, without settings that could make two trainings differ."""
+"""
+Creates the jobs that a verification runs. Each is the user's job, without the settings that could make two trainings
+differ.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,8 @@ def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
 
 def interrupted_command(spec: RunSpec, store: Path, every_s: float) -> RunSpec:
     """
-    Return the job for the command with kills. It runs on spot, with a checkpoint every `every_s` seconds of system
-    time. A checkpoint that is due while the command's files are changing is skipped.
+    Return the job that runs the command with kills. It runs on spot, with a checkpoint every `every_s` seconds of
+    system time. A checkpoint that is due while the command's files are changing is skipped.
     """
     return _calm(spec, store, "spot", timedelta(seconds=every_s * TIME_SCALE), time_scale=TIME_SCALE)
 

@@ -39,10 +39,10 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     The result of a verification. `steps` are optimizer steps. `batches_redone` counts batches that were trained more
     than once.
 
-    `compared` contains the numbers of weights, metrics, files and so on that were compared. `not_compared` names
-    everything that was not compared, and that `identical` therefore does not cover. `not_carried` names the state that
-    training changed and that checkpoints do not contain, according to the interrupted run. `written_outside` names the
-    files that the script wrote outside the work folder. Neither is necessarily an error.
+    `compared` tells how many weights, metrics, files and so on were compared. `not_compared` names everything that was
+    not compared, and to which `identical` therefore does not apply. `not_carried` names the state that training changed
+    and that checkpoints do not contain, according to the interrupted run. `written_outside` names the files that the
+    script wrote outside the work folder. Entries in the last two are not necessarily errors.
 
     `likely_cause` explains the first difference. `resumes_from_checkpoint` counts the kills after which training
     continued from a checkpoint. If it is 0, training started from the beginning after each kill, so the verification

@@ -228,7 +228,7 @@ def test_an_account_of_that_name_that_is_not_ours_is_neither_used_nor_removed(
 
 def test_account_that_iam_does_not_show_yet_is_requested_again(google: GoogleServer, accounts: RunAccounts) -> None:
     google.fail(f"{ACCOUNT}create", rpc_refusal(409, "it exists"))
-    with pytest.raises(CloudUnavailable, match="cannot show it"):
+    with pytest.raises(CloudUnavailable, match="cannot find it"):
         accounts.make(UID, URI)
     accounts.make(UID, URI)
     assert made(google) == WHOLE

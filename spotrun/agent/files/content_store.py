@@ -1,8 +1,8 @@
 """
 Stores the script's files in pieces. The digest of a piece's content is its name in the store.
 
-All parts of the agent send files through this module. So the same content is sent only once, and no part of the agent
-deletes a piece that another part has sent but not yet named in the ledger.
+All parts of the agent send files through this module. It sends the same content only once. It also ensures that no part
+of the agent deletes a piece that another part has sent and not yet named in the ledger.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Refused(Exception):
 
 class StoredList(NamedTuple):
     """
-    A list of files that is in the store. `sent` maps the key of each object that had to be sent (the list, and pieces
-    of its files) to the object's size. `stored_bytes` is the total size of the pieces that this list and the earlier
-    lists name.
+    A list of files that is in the store. `sent` has the size of each object that had to be sent, by its key. The
+    objects are the list itself, and pieces of its files. `stored_bytes` is the total size of the pieces that this list
+    and the earlier lists name.
     """
 
     key: str
@@ -77,10 +77,9 @@ class ContentStore:
     @contextlib.contextmanager
     def sending(self, go_on: Callable[[], None]) -> Iterator[PieceUpload]:
         """
-        Yield an object that sends pieces. No piece is deleted while the caller's `with` block runs. After the block,
-        pieces that no list in the ledger names may be deleted. So within the block the caller has to write the entry
-        that names the list of the sent files. `go_on` is called before each piece is sent; to cancel the upload, it
-        raises an exception.
+        Yield an object that sends pieces. Within the `with` block, the caller must also write the ledger entry that
+        names the list of the sent files: once the block has ended, pieces that are in no such list may be deleted.
+        `go_on` is called before each piece is sent; to cancel the upload, it raises an exception.
 
         Raises:
             StoreError: the lists in the store cannot be read now.
@@ -188,9 +187,9 @@ class ContentStore:
 
 class PieceUpload:
     """
-    Sends the pieces of files to the store. If two pieces have the same content, only one of them is sent. `known` maps
-    the digests of pieces that are already in the store to these pieces. `sent` maps the keys of the objects sent to
-    their sizes. Several threads may use one PieceUpload.
+    Sends the pieces of files to the store. If two pieces have the same content, only one of them is sent. `known` has
+    the pieces that are already in the store, by digest. `sent` has the size of each object that was sent, by its key.
+    Several threads may use one PieceUpload.
     """
 
     def __init__(

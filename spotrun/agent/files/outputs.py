@@ -1,12 +1,11 @@
 """
 Stores the files of a script while the script trains.
 
-A thread surveys the work folder, to find which files are there and which of them have changed. It does so
-at these times:
-- after each checkpoint, and at least every few minutes, unless the run's checkpoints include the files
-  (commit_files.py)
+A thread surveys the work folder to find new and changed files:
 - at a notice
 - when the trainer has ended and its last checkpoint is durable
+- also after each checkpoint, and at least every few minutes, if the run's checkpoints do not include the files
+  (commit_files.py)
 
 First the thread sends the changed files in pieces, then the list of all files. Only then does it write the ledger
 entry, so `spotrun fetch` never returns an incomplete upload. The thread writes its errors to the log, and training
@@ -349,9 +348,9 @@ class _Storing:
 
     def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
         """
-        Return the version of the file to store. `seen` is its version in the first survey. If there was a second
-        survey, `resting`, the version in `resting` is stored. A large file must not have changed since `seen`. A small
-        file is stored even if it has changed, because some small files, such as logs, are written constantly.
+        Return the version of the file to store: the version in the second survey, `resting`, or `seen`, the version in
+        the first survey, if there was no second one. A large file must be the same in both surveys. A small file may
+        differ, because some small files, such as logs, are written constantly.
 
         Raises:
             Refused: a large file has changed, or the file is gone.

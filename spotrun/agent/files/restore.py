@@ -46,8 +46,8 @@ class FilesOfCommit:
 
     `known` are files of the work folder that this agent has stored or restored before. If such a file is unchanged, its
     digests need not be computed again. `rules` select which files of the work folder belong to the checkpoint; the
-    default is a script's files. Files are fetched into a folder next to the work folder; the last parameter is its
-    name.
+    default is a script's files. The last parameter names the folder, next to the work folder, into which files are
+    fetched.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class FilesOfCommit:
         - files that the running trainer has open for writing
         - files that could not be stored in the checkpoint (its list names them as left out). The copy in the work
           folder might be the only one, and it might still belong to the checkpoint.
-        - a folder of a command's state that cannot be read
+        - a folder that belongs to a command's state and cannot be read
         """
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:
@@ -214,8 +214,8 @@ class FilesOfCommit:
 
     def _put_uploaded(self, root: int, paths: list[str], opened: Collection[str]) -> None:
         """
-        Restore the files at `paths` to what the user uploaded. They were changed or removed only after the checkpoint
-        was made, so the checkpoint does not include them.
+        Restore the files at `paths` from the user's upload. They are not in the checkpoint, because they were still as
+        uploaded when it was made. They were changed or removed later.
         """
         if not paths:
             return
@@ -303,7 +303,7 @@ def _set_modes(root: int, modes: Mapping[str, int]) -> None:
 def _link(root: int, path: str, text: str) -> None:
     """
     Make a link at `path`, in place of what was there. The caller makes links after it has placed all files, so that no
-    file is written through a link. If a process has a file open that was at `path`, the process keeps that file.
+    file is written through a link. A process that has the earlier file at `path` open keeps it open.
     """
     with parent_of(root, path, make=True) as (parent, name):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):

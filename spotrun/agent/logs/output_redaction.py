@@ -79,8 +79,8 @@ class OutputRedaction:
 
     def finds(self, data: bytes) -> bool:
         """
-        Return True if `data` contains the exact value of a secret. A value that is recognised only by the
-        secret-sounding name before it does not count: files often contain such values legitimately.
+        Return True if `data` contains the exact value of a secret. Ignore values that are recognised only by the
+        secret-sounding name before them: many files contain such values legitimately.
         """
         return any(secret in data for secret in self._secrets)
 

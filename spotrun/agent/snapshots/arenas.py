@@ -9,8 +9,9 @@ snapshot's size, instead of twice the size:
     | arena 0                 |
             | arena 1                 |
 
-The common part of a full arena, which it shares with the other arena, is sent first. Then the trainer gets the other
-arena, and writes to it while the last third of the first arena is sent. The trainer has at most one arena at a time.
+When an arena is full, the agent first sends the two thirds that overlap with the other arena. Then the trainer gets the
+other arena, and writes to it while the agent sends the last third of the full one. The trainer has at most one arena at
+a time.
 
 The memory is a memfd. It needs no /dev/shm, and it remains after the trainer has died, so the trainer's snapshots are
 not lost.

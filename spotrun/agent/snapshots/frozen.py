@@ -73,8 +73,8 @@ def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
 class Frozen:
     """
     Files as they were at one moment, kept until `close` is called. For a training's files, `number` identifies the step
-    boundary at which they were frozen; it is None for a command's state. `is_whole` is True for a command's state, of
-    which no file may be left out.
+    boundary at which they were frozen; it is None for a command's state. `is_whole` is True if no file may be left out,
+    as in a command's state.
     """
 
     def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int | None = None) -> None:
@@ -103,8 +103,8 @@ class Frozen:
         Raises:
             OSError: the file cannot be opened.
             TornFile: the file has changed, so it has to be copied at a later step boundary. Some changes are noticed
-                only after all bytes were read. TornFile is also raised if the trainer marked the file as KNOWN (already
-                in the store), but the store does not have it.
+                only after all bytes have been read. TornFile is also raised if the trainer marked the file as KNOWN
+                (already in the store), but the store does not have it.
         """
         size_bytes = file.stamp.size_bytes
         match file.source:

@@ -59,7 +59,7 @@ class Command:
         self._tell(f"no checkpoint of the command's state: {reason}", reason)
 
     def unwritten(self, detail: str) -> None:
-        self._context.note(f"an entry is not in the ledger yet: {detail}")
+        self._context.note(f"could not write an entry to the ledger yet: {detail}")
 
     def becomes_training(self) -> None:
         """Record that the command is now a training, because spotrun's callback in it has connected to the agent."""

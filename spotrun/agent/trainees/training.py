@@ -1,5 +1,6 @@
 """
-Handles the messages of a training that takes snapshots, and requests snapshots early enough before a deadline.
+Handles the messages of a training that takes snapshots. Requests the last snapshot early enough before the instance is
+lost.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Training:
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
         Drop the snapshot whose upload waits because the last commit was too recent, so that the trainer can use its
-        arena for a newer one. Do this as late as possible: if the trainer dies before it has taken the newer snapshot,
+        arena for a newer one. Drop it as late as possible: if the trainer dies between the drop and the newer snapshot,
         all steps since the last commit are lost.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
@@ -225,9 +226,9 @@ class Training:
 
     def is_done(self, exited: Exited) -> bool:
         """
-        Return True if the run is complete: the final checkpoint of the last fit() is durable, and after that the script
-        has ended with exit code 0 or has hung. If the script has not trained in this attempt or an earlier one, exit
-        code 0 alone completes the run.
+        Return True if the run is complete: the final checkpoint of the last fit() is durable, and the script has ended
+        with exit code 0, or was ended because it hung. If the script has trained neither in this attempt nor in an
+        earlier one, exit code 0 alone completes the run.
         """
         trainer = self._trainer
         if trainer.finished is not None:
@@ -256,8 +257,8 @@ class Training:
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
     Return the run's figures at `now`, for the script's loggers. `epochs_ended` is the number of epochs that the
-    training has ended, including an epoch whose end no checkpoint contains yet. If this epoch is lost, a resume also
-    removes the figures that were logged for it, because it restores the loggers' files from the checkpoint.
+    training has ended, including an epoch whose end no checkpoint contains yet. If such an epoch is lost, the figures
+    that were logged for it disappear too, because a resume restores the loggers' files from the checkpoint.
     """
     total = summarise(state, now).total
     return Figures(

@@ -44,11 +44,13 @@ class _QuoteContext(NamedTuple):
 def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
     Return the quotes of `config.instance_types`; if it is empty, of all types with accelerators. If `accelerators` is
-    not empty, return only types whose accelerators are one of these, such as `L4:1`.
+    not empty (for example `L4:1`), return only types with one of these accelerators.
+
+    If only some regions fail, or if Google refuses a price list, a history or the quotas, the quotes contain a note
+    about it.
 
     Raises:
-        CloudError: no region answers, or there is no project. If only one region fails, or if Google refuses a price
-            list, a history or the quotas, the quotes contain a note about it instead.
+        CloudError: no region answers, or there is no project.
     """
     google = Google(clock)
     project = google.project(config.project)

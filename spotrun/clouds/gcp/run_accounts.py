@@ -1,6 +1,6 @@
 """
-Makes the identities of runs on Google Cloud. An identity is a service account with the run's uid in its name. The
-policy of the run's folder grants rights to this account (folder_grants.py).
+Creates an identity for each run on Google Cloud: a service account with the run's uid in its name. The policy of the
+run's folder grants rights to this account (folder_grants.py).
 
 Training code has all rights of its instance's account, because the metadata server gives them to every process on the
 instance. Calls and their errors: https://cloud.google.com/iam/docs/service-accounts-create and
@@ -79,7 +79,7 @@ class RunAccounts:
                 self._remove(run_uid, email)
             except NotThere as error:
                 if run_uid in self.runs():
-                    raise CloudUnavailable(f"IAM lists {email} but cannot show it: {error.message}") from error
+                    raise CloudUnavailable(f"IAM lists {email}, but cannot find it: {error.message}") from error
 
     def runs(self) -> list[str]:
         call = Call(IAM, "GET", f"{self._accounts}", {"pageSize": "100"})
@@ -106,14 +106,14 @@ class RunAccounts:
             return self._made_before(run_uid, folder)
         except (IdentityUnknown, PolicyForbids) as error:
             # Google returns these errors if an organization policy forbids creating accounts
-            raise AccessDenied(error.message, hint=f"ask for an exception, or {_SHARE}") from error
+            raise AccessDenied(error.message, hint=f"ask your organization for an exception, or {_SHARE}") from error
         return None
 
     def _made_before(self, run_uid: str, folder: str) -> datetime:
         try:
             account = self._look_at(run_uid)
         except NotThere as error:
-            raise CloudUnavailable(f"IAM says that the account exists, but cannot show it: {error.message}") from error
+            raise CloudUnavailable(f"IAM says that the account exists, but cannot find it: {error.message}") from error
         made_at = _made_at(account)
         if made_at is None or account.get("description") != folder:
             raise _not_ours(account_address(run_uid, self._project))
@@ -154,9 +154,8 @@ class RunAccounts:
 
     def _rewritten(self, folder: BucketAddress, edit: Callable[[Policy], Policy]) -> bool:
         """
-        Change a policy; return whether a change was necessary. Cloud Storage refuses the new policy if another process
-        has changed the policy since it was read. If so, or if Cloud Storage's answer is lost, read and edit the policy
-        again.
+        Change a policy. Return True if a change was necessary. Cloud Storage refuses the new policy if another process
+        has changed the policy since it was read. After a refusal or a lost answer, read and edit the policy again.
         """
         refused: CloudError = CloudUnavailable(f"other processes keep changing the policy of {folder}")
         for _ in range(TRIES_MAX):
@@ -210,9 +209,9 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Raise CloudUnavailable if the block fails only because the account is new. The caller then repeats the call. It
-        takes a while until every bucket knows a new account. `since` is the time at which the account was made. Source:
-        https://cloud.google.com/iam/docs/service-accounts-create.
+        Raise CloudUnavailable if the block fails only because the account is new, so that the caller tries again later.
+        It takes a while until every bucket knows a new account
+        (https://cloud.google.com/iam/docs/service-accounts-create). `since` is the time at which the account was made.
         """
         try:
             yield

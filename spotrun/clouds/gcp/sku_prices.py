@@ -58,8 +58,8 @@ class Part(NamedTuple):
 
 class Wording(NamedTuple):
     """
-    Recognises the SKUs of one kind of part, by description, resource group and unit. The regular expression `words`
-    has a group `of`, which matches the part's name in the description; `names` maps this name to `Part.of`.
+    Recognises the SKUs of one kind of part by description, resource group and unit. In the regular expression `words`,
+    the group `of` matches the part's name in the description. `names` maps this name to the part's `Part.of`.
     """
 
     what: What

@@ -1,6 +1,6 @@
 """
-Offers a machine that the user owns as if it were rented, at the user's own cost of running it. The machine serves one
-run at a time.
+Offers the user's own machine like a rented one, at the price per hour that the job states. The machine serves one run
+at a time.
 
 Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. While
 a supervisor lives, it holds the lock on its instance's record; when it dies, the kernel frees the lock. So an instance
@@ -25,8 +25,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 class OwnMachine:
     """
     The user's own machine, which a job can name as its home. Only processes on that machine can see its instances. On
-    any other machine, `offerings` and `instances` return an empty list; but `instances` raises an error if its caller
-    must see the home's instances.
+    any other machine, `offerings` and `instances` return an empty list. But if the caller of `instances` must see these
+    instances, it raises an error instead.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:

@@ -63,8 +63,8 @@ class Observer(msgspec.Struct, frozen=True):
     """
     The instance that checks whether a trigger has become true, with its capacity type and the progress of its training.
 
-    Once an instance has a notice, the progress of its training no longer counts: a step that waits for progress then
-    waits for the next attempt's.
+    Once an instance has a notice, the progress of its training no longer counts. A step that waits for progress then
+    waits for the progress of the next attempt.
     """
 
     instance_id: str

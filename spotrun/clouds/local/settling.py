@@ -65,8 +65,8 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
     """
-    Return the record, after entering the instance's end in it if the instance has ended. The caller must hold the
-    instance's lock, which proves that the supervisor is dead, because a living supervisor holds the lock itself.
+    If the instance has ended, enter its end in the record. Return the record. The caller must hold the instance's lock,
+    which proves that the supervisor is dead, because a living supervisor holds the lock itself.
     """
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)

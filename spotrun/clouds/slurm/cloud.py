@@ -58,8 +58,9 @@ class Slurm(Cloud):
 
     def boot(self, spec: RunSpec) -> timedelta:
         """
-        Return the usual time between the moment when a node is free and the moment when the agent runs on it. Slurm's
-        controller assigns nodes only every few seconds, and Python imports modules slowly from a network file system.
+        Return the usual time between the moment when a node is free and the moment when the agent runs on it. It allows
+        for two delays: Slurm's controller assigns nodes only every few seconds, and Python imports modules slowly from
+        a network file system.
         """
         return timedelta(seconds=30)
 
@@ -127,7 +128,7 @@ class Slurm(Cloud):
         named = f"`squeue --jobs={job_of(instance.instance_id)}` names NODE"
         raise CloudError(
             "spotrun cannot forward a port to a Slurm node",
-            hint=f"on your own machine: ssh {flags} LOGIN-NODE; {named}",
+            hint=f"run this on your own machine: ssh {flags} LOGIN-NODE; {named}",
         )
 
     def console(self, instance: Instance) -> str | None:
@@ -139,7 +140,7 @@ class Slurm(Cloud):
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
             f"{instance_id} is on slurm, and spotrun cannot interrupt instances there",
-            hint="scancel ends it without a notice; a job in a partition with a higher PriorityTier, with a notice",
+            hint="without a notice: scancel; with a notice: submit a job to a partition with a higher PriorityTier",
         )
 
     def forget(self, run_uid: str) -> None:
@@ -162,7 +163,7 @@ class Slurm(Cloud):
 
     def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
-            "a cluster lists no prices of its nodes; a job gives them in slurm.partitions",
+            "Slurm does not list prices of nodes; the job must give them in slurm.partitions",
             hint="`spotrun launch JOB.yaml --dry-run`, or `spotrun doctor slurm` to list the partitions",
         )
 

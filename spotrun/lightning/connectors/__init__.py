@@ -1,5 +1,5 @@
 """
-Contains every use of a private Lightning name in spotrun.
+Contains all code of spotrun that uses private names of Lightning.
 
 `names.moved(trainer)` lists the private names that are missing from the installed Lightning. If any are missing,
 tests/runs/test_lightning_exact.py fails and prints them, and spotrun refuses to train under an agent and lists them in

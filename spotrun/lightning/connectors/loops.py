@@ -73,9 +73,9 @@ class Loops:
 
     def lengths(self) -> dict[str, Any]:
         """
-        Return the numbers of batches that Lightning expects from the loaders. They have to be saved, because Lightning
-        asks the loaders only once and then uses the numbers in all epochs. After a resume, a sampler might give a
-        different number.
+        Return the lengths of the loaders, in batches, as Lightning knows them. Lightning reads these lengths only once
+        and then uses them in all epochs. They have to be saved, because a sampler might report a different length after
+        a resume.
         """
         loader = self._fit._combined_loader
         return {
@@ -97,9 +97,9 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        Make fit() create each loader as if it were in the epoch in which the interrupted training created that loader.
-        This lasts until `enter` is called. `epochs`, a result of `loaded_at`, has this epoch for each stage. Called in
-        `Callback.setup`.
+        Make fit() create each loader as in the interrupted training: while a loader is created, the current epoch is
+        the one in which the interrupted training created it. `epochs` has this epoch for each stage (see `loaded_at`).
+        Call this in `Callback.setup`; it has an effect until `enter` is called.
         """
         self._loaded_at = epochs
 
@@ -115,13 +115,12 @@ class Loops:
 
     def counting_the_epoch_as_begun(self, state: dict[str, Any], *, epoch_ended: bool) -> dict[str, Any]:
         """
-        Return a copy of `state` in which the current epoch counts as begun. Called in `Callback.setup`.
+        Return a copy of `state` in which the current epoch counts as begun. Call this in `Callback.setup`.
 
-        Lightning's count of begun epochs can be one too low: if a fit() continues from a checkpoint that the script
-        wrote in the last batch of an epoch, the count is too low in each later epoch. Lightning would mistake a
-        snapshot from the middle of such an epoch for one from the epoch's end. So this method raises the count by one
-        for the load. When training continues, `_lag_again` lowers the count again, so that it is the same as in the
-        interrupted training.
+        If a fit() continues from a checkpoint that the script wrote in the last batch of an epoch, Lightning's count of
+        begun epochs is one too low from then on. When Lightning loads a snapshot from the middle of a later epoch, it
+        would take it for one from the epoch's end. So this method raises the count by one for the load. When training
+        continues, `_lag_again` lowers it again, so that it is the same as in the interrupted training.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]
@@ -141,7 +140,7 @@ class Loops:
 
     def resume(self, *, validation_due: bool, should_stop: bool) -> None:
         """
-        Prepare the loops for a resume. Called in on_fit_start, before the loops run.
+        Prepare the loops for a resume. Call this in on_fit_start, before the loops run.
 
         If a last validation is still due, the loops must not end before it. Lightning ends a loop when the loop's
         `done` is true, which depends on max_steps and should_stop. So this method changes these two values, and

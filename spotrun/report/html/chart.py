@@ -1,4 +1,4 @@
-"""Draws a run over time: its activity, and its instances by zone."""
+"""Draws a chart of a run over time: what the run did, and which instances it had in each zone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
 Builds a page as one self-contained file, with its style sheet and its script. The page's content security policy allows
-only these two.
+no other style sheet or script.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 Translates SkyPilot's candidates (`any_of`, `ordered`) into spotrun's keys.
 
 In SkyPilot, each candidate is one combination of a place, accelerators and a capacity type. In spotrun, a job names the
-places, the kinds and the capacity types separately, and spotrun may rent any combination of them. So a list is accepted
-only if it contains every combination of the values in it. With any other list, spotrun could rent a combination that
-the user has left out.
+places, the kinds and the capacity types separately, and spotrun may rent any combination of them. So a list of
+candidates is accepted only if it contains every combination of its values. With any other list, spotrun could rent a
+combination that the user has left out.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ class JobValue:
     """
     A value for one of spotrun's keys. If `value` is None, the key is removed.
 
-    `spelled` translates spotrun's keys back, so that messages can name the keys that the user wrote. It has a pair for
-    each part of the value: the part's key, relative to spotrun's key, and the user's key, relative to the list of
-    candidates.
+    `spelled` lets messages name the keys that the user wrote. It has a pair for each part of the value: the part's key,
+    relative to spotrun's key, and the user's key, relative to the list of candidates.
     """
 
     section: str
@@ -265,8 +264,8 @@ def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> CandidatePla
 
 def _own_kind(item: dict[str, Any], at: int) -> str | None:
     """
-    Return the kind of instance that the candidate itself names; None if it names no kind. An instance type is preferred
-    to accelerators, because the type determines the accelerators too.
+    Return the kind of instance that the candidate names; None if it names none. If it names an instance type and
+    accelerators, return the type, because it determines the accelerators too.
     """
     if "instance_type" in item:
         return _text(item["instance_type"])

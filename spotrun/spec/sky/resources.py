@@ -207,8 +207,8 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
     """
-    Refuse a recovery strategy that differs from spotrun's. After an interruption, spotrun tries all allowed zones, and
-    the zone of the interruption last.
+    Refuse a recovery strategy that differs from spotrun's. After an interruption, spotrun tries all allowed zones, the
+    zone of the interruption last.
     """
     name = str(value).upper()
     if name == "FAILOVER":
@@ -238,8 +238,8 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
 
 def _fulfil(found: Translation, key: Key, wish: JobValue) -> str | None:
     """
-    Set one of spotrun's keys as `wish` says, which was derived from the candidates at `key`. Return a description of
-    the change; None if nothing changed, or if the change was refused.
+    Set or remove one of spotrun's keys, as `wish` says. It was derived from the candidates at `key`. Return a
+    description of the change; None if nothing changed, or if the change was refused.
     """
     holder = found.section(wish.section)
     if holder is None:
@@ -290,8 +290,8 @@ def take_resources(found: Translation) -> None:
 
 def _read(found: Translation, key: Key, resources: dict[str, Any]) -> bool:
     """
-    Return True if the YAML reader could read the whole value at `key`. If it could not, return False, and remove the
-    key unless spotrun has a key of the same name. The reader has already recorded the problem.
+    Return True if the YAML reader could read the whole value at `key`. If it could not, it has already recorded the
+    problem. Then return False, and remove the key, unless spotrun has a key of the same name.
     """
     unread = any(key[: len(above)] == above or above[: len(key)] == key for above in found.unreadable)
     if unread and key[-1] not in OURS:

@@ -173,8 +173,8 @@ class ExactLoader:
 
     def samples_by_size(self, batches: int) -> int:
         """
-        Return the number of samples in the first `batches` batches, as `samples` does. For a stream, the exact number
-        is unknown. In that case, assume that every batch has the loader's batch size. Return 0 if that size is unknown.
+        Return the number of samples in the first `batches` batches, like `samples`. For a stream, whose exact number is
+        unknown, assume that every batch has the loader's batch size. Return 0 if that size is unknown.
         """
         if self.order is None:
             return batches * (getattr(self._user_loader, "batch_size", None) or 0)
@@ -199,10 +199,9 @@ class ExactLoader:
         """
         Begin a pass, and draw its order.
 
-        Before an order is drawn, the random number generators that determine it are seeded. The script may also use
-        such a generator elsewhere: the sampler and the dataset may share one. If this pass continues after a resume,
-        the shared generator already has its state from the checkpoint, which seeding overwrites. So this method
-        restores that state once the order has been drawn.
+        Before the order is drawn, the random number generators that determine it are seeded. The dataset may use the
+        same generator as the sampler. In the first pass after a resume, such a generator already has its state from the
+        checkpoint, and seeding overwrites this state. So this method restores it once the order has been drawn.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
@@ -311,9 +310,9 @@ class _StreamPass(_Pass):
     A pass over a stream. Before each batch is read, the global random number generators are seeded with the batch's
     number. Afterwards their earlier states are restored, because the training uses the same generators.
 
-    `holder` is the object that has the stream's state; None if the stream has no state. `states` has the state of
-    `holder` after each of the last KEPT_STATES batches. Without a holder, `marks` has the mark (marks.py) of each of
-    these batches instead.
+    `holder` is the object that holds the stream's state; None if the stream has no state. `states` has this state after
+    each of the last KEPT_STATES batches. Without a holder, `marks` has the mark (marks.py) of each of these batches
+    instead.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:

@@ -73,8 +73,8 @@ class TrainingData:
 
     def _resume_validation(self) -> None:
         """
-        Restore the states of the validation loaders, once these loaders exist. Usually they exist when training starts.
-        If the current epoch has no validation, the framework creates them later. Further calls have no effect.
+        Restore the states of the validation loaders at the first call at which these loaders exist. Usually they exist
+        when training starts. But if the current epoch has no validation, the framework creates them later.
         """
         if made := self._validation_streams():
             for stream, state in zip(made, self._resumed_validation, strict=False):

@@ -4,7 +4,7 @@ twice.
 
 The server still has the values of steps after the snapshot, because its data cannot be rolled back. The resumed
 training repeats these steps and computes the same values. So the logger does not log a metric again until the training
-passes the newest step that the server has for it. This requires that the steps of a metric increase.
+passes the newest step that the server has for it. This works only for a metric whose steps increase.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _dump(logger: Any) -> State:
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
     Continue the MLflow run that an earlier process of the same spotrun run has created, if any, instead of creating a
-    second one. Called when a training starts without a checkpoint.
+    second one. Call this when a training starts without a checkpoint.
     """
     for index, logger in enumerate(_ours(loggers)):
         mark = f"{run_uid}/{index}"

@@ -113,9 +113,9 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
-    Return the content of log files that were too large for the snapshot, but exist on this machine. Each is cut to the
-    file's length at the snapshot. Each file is looked for under its original name and under the name that `load` gave
-    it if the run has resumed from this snapshot before.
+    Return the content of log files that were too large for the snapshot, but exist on this machine. The content of each
+    file is cut to the file's length at the snapshot. If the run has resumed from this snapshot before, `load` may have
+    renamed the file, so its original and its new name are tried.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}

@@ -1,10 +1,10 @@
 """
 Encodes the changes to a script's Python state for a checkpoint. The result is called an image.
 
-An image is a list of objects. An object that existed when training began is listed with its path. A resumed process has
-the same object at this path, so a restore only sets its content. An object that was created later does not exist in the
-resumed process, so a restore creates it. A value refers to an object by the object's number in the list, or by its
-path. This preserves shared objects and cycles. A value that cannot be encoded is left out and reported.
+An image is a list of objects. An object that existed when training began is listed with its path. The resumed process
+has the same object at this path, so the restore only sets its content. An object that was created later does not exist
+in the resumed process, so the restore creates it. A value refers to an object by the object's number in the list, or by
+its path. This preserves shared objects and cycles. A value that cannot be encoded is left out and reported.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ saves it itself.
 
 class UntrackedChange(NamedTuple):
     """
-    A change that a resume would lose: the path of the changed object, and a description of its value. `saved` is False
-    if no checkpoint contains the change. `saved` is True if the checkpoint contains the change, but the resumed process
-    has no object at that path.
+    A change that a resume would lose: the path of the changed object, and a description of its value. `saved` says why
+    it would be lost. If False, no checkpoint contains the change. If True, the checkpoint contains it, but the resumed
+    process has no object at that path.
     """
 
     path: str
@@ -111,8 +111,8 @@ class Encoder:
     def _find_dead(self) -> None:
         """
         Find the containers that cannot be saved. A container is saved completely or not at all. So if one of its items
-        cannot be saved, neither can the container. The same then holds for any container that contains it and did not
-        exist when training began.
+        cannot be saved, neither can the container, nor any larger container around it that did not exist when training
+        began.
         """
         held_by: dict[int, list[int]] = {}
         for key in self._changes:

@@ -3,8 +3,8 @@ Compares an array, a tensor or a long container with its earlier content.
 
 A small value is always compared byte by byte. For a large tensor, usually only torch's count of the writes to the
 tensor is compared. Other large values are usually not compared. A comparison with `probe` also compares the bytes of
-large values: all bytes of each value until WHOLE_BYTES have been compared, and only samples of the other values. The
-first comparison of a process, and every 32nd after it, is made with `probe`.
+large values. It compares values completely up to WHOLE_BYTES in total, and only samples of all other values. The first
+comparison of a process, and every 32nd after it, is made with `probe`.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def load_scaler(scaler: torch.amp.GradScaler, state: Any) -> None:
     """
     Load a gradient scaler's state, and create its tensors immediately.
 
-    A scaler usually creates its tensors when it first scales a loss. After a resume at the end of a pass, that can be
-    too late: an optimizer step may still have to use the gradients of that pass, and it needs the tensors.
+    A scaler usually creates its tensors when it first scales a loss. After a resume, an optimizer step may need them
+    earlier: if the resume is at the end of a pass, the step may use gradients from before it.
     """
     scaler.load_state_dict(state)
     scaler.scale(torch.zeros((), device=scaler._device))

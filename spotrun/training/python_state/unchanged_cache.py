@@ -1,6 +1,6 @@
 """
-Compares many small objects at once with their earlier content. This lets a walk skip unchanged objects. Most of a
-script's objects are unchanged.
+Compares many small objects at once with their earlier content. The walk over a script's objects that each snapshot
+makes can then skip the unchanged ones, which are most of them.
 
 Once an object has changed, it is removed from this cache for good, together with all objects that contain it. From then
 on, each walk compares these objects one by one.

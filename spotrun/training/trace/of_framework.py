@@ -135,9 +135,8 @@ class FrameworkTrace:
     The trace of one fit.
 
     The trace counts epochs and steps across all fits of a process, but a framework may count from 0 in each fit. So the
-    trace adds an offset to the framework's epoch and step. The offset is the difference between two counts: the trace's
-    count at the end of the last fit, and the framework's count at the start of this fit, before a checkpoint was loaded
-    (`counted`).
+    trace adds an offset to the framework's counts: its own counts at the end of the last fit, minus the framework's
+    counts at the start of this fit. `counted` has the latter, as they were before a checkpoint was loaded.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
@@ -170,8 +169,8 @@ class FrameworkTrace:
 
     def batch_ends(self) -> None:
         """
-        Record a batch. Call this after the framework has counted the batch, and before spotrun seeds the random number
-        generators for the code that follows it, because the record includes their states.
+        Record a batch. Call this after the framework has counted the batch. The record includes the states of the
+        random number generators, so call it before spotrun seeds them for the code that runs after the batch.
         """
         here, number = self._here, self._here.batch - 1
         order = self._order()
@@ -235,7 +234,7 @@ class FrameworkTrace:
     def note(self, moment: str) -> None:
         """
         Record all of the script's objects, with `moment` as the name of this point of the training. Only the first
-        traced process does this, because its training has not been interrupted by a kill.
+        traced process records them, because later ones have resumed after a kill.
         """
         if self._is_first_pass:
             self._file.append(ObjectsRecorded(moment=moment, places=self._places().found))
@@ -252,9 +251,9 @@ class FrameworkTrace:
         """
         Add all values of the script that verify-resume compares.
 
-        Plain values in local variables of functions are left out, because they may depend on what this process has
-        trained, not only on the state of the training. (A process that resumes at the end of training trains no batch.)
-        Objects in local variables are added if they can be reached from the framework's `roots()`.
+        Plain values in local variables of functions are left out, because they may depend on how much of the training
+        this process did: a process that resumes at the end trains no batch. Objects in local variables are added if
+        they can be reached from the framework's `roots()`.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)

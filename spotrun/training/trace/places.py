@@ -1,5 +1,5 @@
 """
-Makes a text description of each value that the script holds in Python objects, under the value's path.
+Describes, as text, each value in the script's Python objects. Each description is listed under the value's path.
 
 Checkpoints find such values with the code in spotrun/training/python_state. This module does not use that code, and
 also describes objects that checkpoints skip: closures, iterators, generators, local variables of running functions,

@@ -162,8 +162,8 @@ class Freezer:
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
         Return the folder's current state. `opened` are the files that are open for writing. If `final` is True, this is
-        the last boundary, and these files are copied immediately, because no later checkpoint could replace one
-        with torn files.
+        the last boundary. Then these files are copied immediately, so that they cannot be torn: no later checkpoint
+        could replace this one.
         """
         frozen = Frozen(self._number)
         self._number += 1
@@ -233,10 +233,10 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return those files for which any later change can be detected from size and modification time. This is not possible
-    for two kinds of files. If a file was written within the last TICK_NS, another write might leave its modification
-    time unchanged. The files `updated` may be written through a memory mapping, and such a write may change the
-    modification time only later.
+    Select the files in which every later change will show in the size or the modification time. Two kinds of files are
+    left out. If a file was written within the last TICK_NS, another write might leave its modification time unchanged.
+    The files `updated` may be written through a memory mapping, and such a write may change the modification time only
+    later.
     """
     return {
         path: seen
