@@ -76,8 +76,6 @@ class Runner:
         last_words: LastWords | None = None,
     ) -> None:
         """
-        Take care of the run with this ledger and store.
-
         `market` is the record in which runs share their observations of the market. `guards` arms the timers that end
         instances on clouds that do not enforce a time-to-live. `identities` makes the roles, on clouds where each run
         has its own. `decide` returns the next actions. `pace` sets the intervals at which the runner reads and writes.

@@ -202,7 +202,7 @@ def test_unreachable_google_is_reported_as_a_network_fault(
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER", nowhere)
     found = examined(clock)["project permissions"]
     assert found.verdict is Verdict.UNKNOWN
-    assert "cannot say what you may do: Google cannot be reached" in found.detail
+    assert "cannot say what you may do in the project: Google cannot be reached" in found.detail
     assert found.hint == CHECK_NETWORK
     for api in ("COMPUTE", "IAM", "STORAGE"):
         monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}", nowhere)

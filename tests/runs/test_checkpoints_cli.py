@@ -143,7 +143,7 @@ def test_file_that_is_no_lightning_checkpoint_is_refused_and_not_run(
 def test_a_file_of_an_older_torch_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "old.ckpt"
     torch.save({"state_dict": {}}, path, _use_new_zipfile_serialization=False)
-    with pytest.raises(SpecInvalid, match=r"torch older than 1\.6") as refused:
+    with pytest.raises(SpecInvalid, match=r"version of torch before 1\.6") as refused:
         read_facts(path)
     assert "mmap" not in str(refused.value)
     assert "save it again" in (refused.value.hint or "")

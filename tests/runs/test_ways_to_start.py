@@ -286,6 +286,6 @@ def test_a_training_that_comes_late_is_protected_from_there_on(begin: Any) -> No
     node = run.launch()
     assert told_unprotected(run, node).unprotected
     node.powers_off(120)
-    assert "which saves its state from now on" in run.log(node)
+    assert "checkpoints are saved from now on" in run.log(node)
     assert not run.state.is_unprotected
     assert run.state.commits
