@@ -208,7 +208,7 @@ def test_unreachable_google_is_reported_as_a_network_fault(
         monkeypatch.setenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}", nowhere)
     found = examined(clock)["identity"]
     assert found.verdict is Verdict.FAILED
-    assert "cannot read the project: Google cannot be reached" in found.detail
+    assert "cannot read the project acme-training: Google cannot be reached" in found.detail
     assert found.hint == CHECK_NETWORK
 
 

@@ -47,7 +47,7 @@ def test_plan_forecasts_a_job_and_spends_nothing(sandbox: Sandbox) -> None:
 
 def test_plan_says_what_it_lacks(sandbox: Sandbox, tmp_path: Path) -> None:
     job = sandbox.job("later")
-    assert "it is not known how long" in sandbox.ask("plan", job, code=2)
+    assert "the training time of this job is not known" in sandbox.ask("plan", job, code=2)
     refusal = sandbox.ask("plan", job, "--deadline", "4h", "--work", "4h", code=2)
     assert "cannot be met even on demand" in refusal
     assert "no market windows" in sandbox.ask(
