@@ -17,7 +17,7 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     from spotrun.report.describe import EVENT_INDENT, about_times, event_line
     from spotrun.report.folding import say
     from spotrun.report.tables import plain
-    from spotrun.run.events import entry_json
+    from spotrun.run.entry_bytes import entry_json
     from spotrun.runs.open_run import open_run
 
     opened = open_run(run, store)

@@ -22,9 +22,7 @@ def report(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per epoch.")] = False,
     fail_if: Annotated[
         str | None,
-        typer.Option(
-            "--fail-if", metavar="CONDITION", help="Exit with 10 if this is true, like 'usd_per_epoch > 0.42'."
-        ),
+        typer.Option("--fail-if", metavar="CONDITION", help="Exit with 10 if true, like 'usd_per_epoch > 0.42'."),
     ] = None,
     metric: Annotated[
         str | None,

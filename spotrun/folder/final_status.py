@@ -26,7 +26,8 @@ from spotrun.folder.ledger import FOLDER as LEDGER
 from spotrun.folder.ledger import Ledger, forged, key_of
 from spotrun.folder.status_objects import FOLDER
 from spotrun.run.bounds import Count, OutOfBounds, decode
-from spotrun.run.events import ENTRY_SIZE_MAX, seal, unsealed
+from spotrun.run.entry_bytes import seal, unsealed
+from spotrun.run.events import ENTRY_SIZE_MAX
 from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject
 

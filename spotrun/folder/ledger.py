@@ -29,21 +29,8 @@ from spotrun.errors import (
 )
 from spotrun.folder.keys import KeyMissing, OwnersKey, is_signed
 from spotrun.run import fold
-from spotrun.run.events import (
-    ENTRY_SIZE_MAX,
-    READABLE_VERSIONS,
-    RESTORE,
-    AnyEvent,
-    Entry,
-    LaunchIntended,
-    RunCreated,
-    Sign,
-    decode_entry,
-    encode_entry,
-    is_whole,
-    kind,
-    parted,
-)
+from spotrun.run.entry_bytes import RESTORE, Sign, decode_entry, encode_entry, is_whole, parted
+from spotrun.run.events import ENTRY_SIZE_MAX, READABLE_VERSIONS, AnyEvent, Entry, LaunchIntended, RunCreated, kind
 from spotrun.run.owners import is_of_owner
 from spotrun.run.refusal import Refusal
 from spotrun.run.state import RunState

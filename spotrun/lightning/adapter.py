@@ -18,7 +18,8 @@ from spotrun.lightning.connectors import state as trainer_state
 from spotrun.lightning.connectors.loaders import Loaders
 from spotrun.lightning.connectors.loops import Loops
 from spotrun.lightning.connectors.position import Position
-from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, Hooks, Problem, State
+from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, Problem, State
+from spotrun.training.hooks import Hooks
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Boundary
 from spotrun.training.python_state.encoding import UntrackedChange

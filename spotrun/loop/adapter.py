@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from spotrun.loop import prepared
 from spotrun.loop.frames import Frames
 from spotrun.loop.given import Given
-from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
+from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Problem, State
+from spotrun.training.hooks import Hooks, Stage
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Boundary
 from spotrun.training.python_state.encoding import UntrackedChange

@@ -18,7 +18,7 @@ from spotrun.loop.adapter import LoopFramework
 from spotrun.loop.frames import left_well
 from spotrun.training import unsupported
 from spotrun.training.fit import Fit, claim
-from spotrun.training.framework import Stage
+from spotrun.training.hooks import Stage
 from spotrun.training.session import alone
 from spotrun.training.trace import of_framework
 

@@ -46,7 +46,8 @@ from spotrun.folder.pace import BY_THE_MINUTE
 from spotrun.night.counts import CallCounter, since_start_s
 from spotrun.night.news import Addresses, NightNews
 from spotrun.notify.news import late_night, night
-from spotrun.run.events import NoticeSeen, parted
+from spotrun.run.entry_bytes import parted
+from spotrun.run.events import NoticeSeen
 from spotrun.run.state import RunState
 from spotrun.runner.creation import new_uid, prepare_run
 from spotrun.runner.runner import Runner

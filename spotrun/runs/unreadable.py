@@ -12,7 +12,8 @@ from spotrun.clouds.cloud import Account
 from spotrun.clouds.registry import cloud_named
 from spotrun.errors import CloudError, LedgerDamaged, SpecInvalid
 from spotrun.folder.ledger import FOLDER as LEDGER
-from spotrun.run.events import ENTRY_SIZE_MAX, LaunchIntended, decode_entry
+from spotrun.run.entry_bytes import decode_entry
+from spotrun.run.events import ENTRY_SIZE_MAX, LaunchIntended
 from spotrun.runs.asking import confirm
 from spotrun.runs.open_run import default_store
 from spotrun.store.opening import open_store

@@ -32,7 +32,8 @@ from spotrun.errors import (
 from spotrun.folder import setup_cache
 from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.sweep_record import find_sweep
-from spotrun.run.events import RESTORE, SWEEP
+from spotrun.run.entry_bytes import RESTORE
+from spotrun.run.events import SWEEP
 from spotrun.runner.creation import NewRun, prepare_run
 from spotrun.runner.tick import Tick
 from spotrun.runs.asking import say

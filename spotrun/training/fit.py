@@ -53,7 +53,8 @@ from spotrun.training.counting import Counting
 from spotrun.training.data import generators
 from spotrun.training.data.training_data import TrainingData
 from spotrun.training.due_validation import DueValidation
-from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Framework, Stage, State
+from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Framework, State
+from spotrun.training.hooks import Stage
 from spotrun.training.image_memory import Memory
 from spotrun.training.late_parts import LateParts
 from spotrun.training.log_files import every_kind

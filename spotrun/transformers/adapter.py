@@ -13,7 +13,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from spotrun.training import weights as saved_weights
-from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
+from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Problem, State
+from spotrun.training.hooks import Hooks, Stage
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Boundary
 from spotrun.training.python_state.encoding import UntrackedChange

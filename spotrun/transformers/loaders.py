@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spotrun.training.data.loader import LoaderProxy
-from spotrun.training.framework import Hooks, Stage
+from spotrun.training.hooks import Hooks, Stage
 from spotrun.transformers.taps import Taps
 
 BENEATH = "base_dataloader"

@@ -12,7 +12,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from spotrun.training.framework import Hooks, State
+from spotrun.training.framework import State
+from spotrun.training.hooks import Hooks
 from spotrun.training.place import Boundary
 from spotrun.transformers import state as trainer_state
 from spotrun.transformers.loaders import Loaders

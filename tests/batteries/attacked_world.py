@@ -19,7 +19,7 @@ from spotrun.instance import Instance, LaunchRequest
 from spotrun.policy.lives import TIME_TO_LIVE
 from spotrun.run import events as ev
 from spotrun.run.billing import hourly
-from spotrun.run.events import encode_entry
+from spotrun.run.entry_bytes import encode_entry
 from spotrun.run.owners import is_of_owner
 from tests.batteries.attacker import WRITER, Attacker
 from tests.batteries.node_bucket import RUNS, NodeBucket

@@ -24,8 +24,10 @@ from spotrun.folder import final_status, keys
 from spotrun.folder.ledger import key_of
 from spotrun.folder.status_objects import RUNNER_KEY, AgentStatus, agent_key
 from spotrun.instance import PriceSegment
+from spotrun.run import entry_bytes
 from spotrun.run import events as ev
-from spotrun.run.events import AnyEvent, Entry, encode_entry, entry_json, seal, signed
+from spotrun.run.entry_bytes import encode_entry, entry_json, seal, signed
+from spotrun.run.events import AnyEvent, Entry
 from spotrun.run.state import RunState
 from tests.batteries.node_bucket import RUNS, NodeBucket
 
@@ -72,7 +74,7 @@ class Attacker:
 
     def copy(self, data: bytes) -> None:
         """Keep an entry and its signature, for use elsewhere."""
-        signature, _ = ev.parted(data)
+        signature, _ = entry_bytes.parted(data)
         if signature:
             self._seen.append(signature)
             self._old.append(data)
@@ -82,7 +84,7 @@ class Attacker:
 
     def _again(self, state: RunState) -> bytes:
         """What the owner has said before, under the number that comes next."""
-        signature, body = ev.parted(self._random.choice(self._old))
+        signature, body = entry_bytes.parted(self._random.choice(self._old))
         renumbered = msgspec.json.decode(body) | {"number": state.next_number}
         return seal(signed(msgspec.json.encode(renumbered), signature))
 

@@ -32,8 +32,9 @@ from spotrun.folder.status_objects import RUNNER_KEY, AgentStatus, RunnerStatus,
 from spotrun.folder.stored_files import Listing, OutputFile, Piece, list_key
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import Offering
+from spotrun.run import entry_bytes
 from spotrun.run import events as ev
-from spotrun.run.events import encode_entry, parted, seal, signed, unsealed
+from spotrun.run.entry_bytes import encode_entry, parted, seal, signed, unsealed
 from spotrun.run.owners import is_of_owner
 from spotrun.runs import background, termination
 from spotrun.runs.open_run import OpenRun
@@ -302,7 +303,7 @@ class MutatedStore:
         body = odd_contents.of_figures(body, random)
         if signature and random.random() < 0.7:
             first = self._runs / f"{NAME}-{RUN_UID}" / key_of(0)
-            public = ev.decode_entry(self.objects[first])
+            public = entry_bytes.decode_entry(self.objects[first])
             assert public is not None
             assert isinstance(public.event, ev.RunCreated)
             body = signed(body, self._signer(RUN_UID, public.event.public_key)(body))

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from spotrun.cli.app import app
 from spotrun.errors import SpotrunError
 from spotrun.folder.ledger import key_of
+from spotrun.run import entry_bytes
 from spotrun.run import events as ev
 from spotrun.runner.creation import prepare_run
 from spotrun.runs.attend import changed_script
@@ -126,7 +127,7 @@ def test_run_of_another_version_is_shown_as_such_and_hides_no_other(sandbox: San
     for version, uid in ((max(ev.READABLE_VERSIONS) + 1, "0123456789"), (ev.LEDGER_VERSION, "9876543210")):
         (entry,) = History(uid=uid, spec=spec().to_dict()).entries
         written = replace(entry, event=replace(entry.event, ledger_version=version))
-        open_store(str(sandbox.folder / "shared" / f"demo-{uid}")).put(key_of(0), ev.encode_entry(written))
+        open_store(str(sandbox.folder / "shared" / f"demo-{uid}")).put(key_of(0), entry_bytes.encode_entry(written))
     shared = ("--store", sandbox.folder / "shared")
     for verb in ("report", "stop"):
         assert "use the spotrun that the run was launched with" in sandbox.ask(verb, "demo-0123456789", *shared, code=5)

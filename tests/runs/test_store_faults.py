@@ -20,7 +20,7 @@ from spotrun.checkpoint.upload import upload
 from spotrun.errors import LedgerDamaged, LoginExpired, ObjectMissing, StoreError, StoreUnavailable, WritesRefused
 from spotrun.folder.ledger import Ledger, first_entry, key_of
 from spotrun.run import events as ev
-from spotrun.run.events import encode_entry
+from spotrun.run.entry_bytes import encode_entry
 from spotrun.run.fold import fold
 from spotrun.run.state import RunState
 from spotrun.store.opening import open_store

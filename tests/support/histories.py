@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from spotrun.folder.ledger import key_of
 from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering
+from spotrun.run import entry_bytes, fold
 from spotrun.run import events as ev
-from spotrun.run import fold
 from spotrun.run.billing import LOCAL_RULE, aws_rule
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import apply
@@ -133,7 +133,7 @@ class History:
     def put_into(self, store: Store) -> None:
         """Write the entries that are not there yet."""
         for entry in self.entries:
-            store.put_if_absent(key_of(entry.number), ev.encode_entry(entry))
+            store.put_if_absent(key_of(entry.number), entry_bytes.encode_entry(entry))
 
     # -- launches and their instances
 

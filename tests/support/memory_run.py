@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from spotrun.clock import Clock
 from spotrun.folder.ledger import Ledger, key_of
+from spotrun.run import entry_bytes
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.runner.runner import Runner
@@ -33,7 +34,7 @@ class MemoryRun:
         self.clock, self.store = clock, MemoryStore(clock)
         (first,) = History(**{"clock_epoch": clock.now(), **created}).entries
         self.uid = first.run
-        self.store.put(key_of(0), ev.encode_entry(replace(first, at=clock.now())))
+        self.store.put(key_of(0), entry_bytes.encode_entry(replace(first, at=clock.now())))
         self._watching = self.ledger()
 
     def ledger(self, writer: str = "test", store: Any = None, clock: Clock | None = None) -> Ledger:

@@ -22,7 +22,8 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import IterableDataset
 
 from spotrun.training.fit import Fit
-from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
+from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Problem, State
+from spotrun.training.hooks import Hooks, Stage
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Boundary
 from spotrun.training.python_state.encoding import UntrackedChange

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from spotrun.folder import keys
 from spotrun.folder.keys import KeyMissing
 from spotrun.folder.ledger import FORGED, EntryRefused, Ledger, key_of
+from spotrun.run import entry_bytes
 from spotrun.run import events as ev
-from spotrun.run.events import encode_entry, entry_json, parted, seal, signed
+from spotrun.run.entry_bytes import encode_entry, entry_json, parted, seal, signed
 from spotrun.run.owners import OF_OWNER, is_of_owner
 from spotrun.runner.runner import Runner
 from spotrun.store.local import LocalStore
@@ -46,10 +47,10 @@ class Owned:
         self.ledger, self.node = self._opened(OWNER), self._opened(None)
         self.ledger.refresh()
 
-    def _signs(self, entry: ev.Entry) -> ev.Sign | None:
+    def _signs(self, entry: ev.Entry) -> entry_bytes.Sign | None:
         return OWNER if is_of_owner(entry.event) else None
 
-    def _opened(self, sign: ev.Sign | None) -> Ledger:
+    def _opened(self, sign: entry_bytes.Sign | None) -> Ledger:
         return Ledger(self.store, self.history.uid, "test", ManualClock(self.history.now), 0, sign=sign)
 
     def put(self, data: bytes) -> str:

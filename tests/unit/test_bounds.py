@@ -17,7 +17,8 @@ from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.status_objects import AgentStatus, RunnerStatus
 from spotrun.run import events as ev
 from spotrun.run.bounds import NESTED_MAX, NUMBER_MAX, SECONDS_MAX, OutOfBounds, decode
-from spotrun.run.events import Cause, decode_entry, entry_json, seal
+from spotrun.run.entry_bytes import decode_entry, entry_json, seal
+from spotrun.run.events import Cause
 from spotrun.store.local import LocalStore
 from tests.batteries.mutated_store import KINDS, READS, RUN_UID, WRITES, MutatedStore
 from tests.batteries.mutations import verbs_of

@@ -13,7 +13,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from spotrun.cli.app import app
 from spotrun.folder.ledger import key_of
-from spotrun.run.events import encode_entry
+from spotrun.run.entry_bytes import encode_entry
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Said, Spotrun
 from tests.support.histories import History

@@ -263,7 +263,7 @@ def test_one_bad_answer_is_forgiven_and_two_are_damage(run: SmallRun) -> None:
 def test_an_entry_of_another_run_is_void_and_named(run: SmallRun) -> None:
     other = History(uid="ffffffffff")
     other.running()
-    from spotrun.run.events import encode_entry
+    from spotrun.run.entry_bytes import encode_entry
 
     def check(_: Case) -> None:
         state = run.ledger().refresh()
@@ -354,7 +354,7 @@ def test_a_damaged_checkpoint_is_named_by_verify_and_does_not_trouble_the_others
 
 
 def test_void_entry_is_shown_and_stops_no_reader(stored: SmallRun, spotrun: Spotrun) -> None:
-    from spotrun.run.events import seal
+    from spotrun.run.entry_bytes import seal
 
     end = stored.history.state.next_number
     stored.store.put_if_absent(key_of(end), seal(b'{"number":%d}' % end))

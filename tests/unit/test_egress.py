@@ -26,6 +26,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.policy.cross_region import transfer_limit
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
+from spotrun.run import entry_bytes
 from spotrun.run import events as ev
 from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
@@ -300,7 +301,7 @@ def test_entry_0_holds_the_region_and_the_prices_for_readers(tmp_path: object) -
     wanted = spec(checkpoint={"uri": "s3://bucket/runs"})
     state: RunState = newborn(wanted, cloud_of(wanted), ScaledClock(START, 1.0), EAST)
     entry = ev.Entry(number=0, run="unborn", nonce="", at=START, writer="", event=state.created)
-    read = ev.decode_entry(ev.encode_entry(entry))
+    read = entry_bytes.decode_entry(entry_bytes.encode_entry(entry))
     assert read is not None
     assert read.event == state.created
     assert region_of(open_store(str(tmp_path))) == ""

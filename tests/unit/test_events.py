@@ -21,20 +21,8 @@ from spotrun.report.describe import SENTENCES
 from spotrun.run import events as ev
 from spotrun.run.bounds import NUMBER_MAX
 from spotrun.run.effects import EFFECTS
-from spotrun.run.events import (
-    ENTRY_SIZE_MAX,
-    AnyEvent,
-    Entry,
-    Event,
-    RunStopped,
-    StopRequested,
-    decode_entry,
-    encode_entry,
-    entry_json,
-    is_whole,
-    kind,
-    seal,
-)
+from spotrun.run.entry_bytes import decode_entry, encode_entry, entry_json, is_whole, seal
+from spotrun.run.events import ENTRY_SIZE_MAX, AnyEvent, Entry, Event, RunStopped, StopRequested, kind
 from spotrun.run.preconditions import CHECKS
 from spotrun.store.opening import open_store
 from tests.support.histories import History, histories

@@ -22,7 +22,7 @@ from spotrun.folder.final_status import KEY, final_status, read_final_status, ru
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.instance import EndedBy
 from spotrun.run import events as ev
-from spotrun.run.events import seal, unsealed
+from spotrun.run.entry_bytes import seal, unsealed
 from spotrun.runs import open_run as runs
 from spotrun.store.local import LocalStore
 from spotrun.store.port import Store, StoredObject

@@ -10,7 +10,7 @@ from spotrun.errors import LedgerFlooded, ObjectMissing
 from spotrun.folder import ledger
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run import events as ev
-from spotrun.run.events import seal
+from spotrun.run.entry_bytes import seal
 from spotrun.runs import termination
 from spotrun.runs.open_run import OpenRun
 from spotrun.store.local import LocalStore

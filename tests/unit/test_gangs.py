@@ -25,6 +25,7 @@ from spotrun.market.observations import Fate, observations_of, past_of_living
 from spotrun.report import machine_readable
 from spotrun.report.describe import describe
 from spotrun.report.terminal import lost_where
+from spotrun.run import entry_bytes
 from spotrun.run import events as ev
 from spotrun.run.billing import ZERO
 from spotrun.run.events import Cause, SetUp
@@ -113,7 +114,7 @@ def test_run_on_one_instance_writes_no_gang_fields() -> None:
     history = History()
     history.running()
     assert not any(ev.speaks_of_gangs(entry.event) for entry in history.entries)
-    assert b"member" not in b"".join(map(ev.encode_entry, history.entries))
+    assert b"member" not in b"".join(map(entry_bytes.encode_entry, history.entries))
 
 
 # -- launches ----------------------------------------------------------------------------------------------------------
@@ -747,7 +748,7 @@ def test_the_account_of_a_gang_sums_to_the_nano_dollar(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_ledger_of_a_gang_is_read_back_in_parts_and_told_in_sentences(seed: int) -> None:
     entries = random_gang(seed).entries
-    assert [ev.decode_entry(ev.encode_entry(entry)) for entry in entries] == entries
+    assert [entry_bytes.decode_entry(entry_bytes.encode_entry(entry)) for entry in entries] == entries
     for cut in range(1, len(entries), 7):
         assert fold(entries[cut:], fold(entries[:cut])) == fold(entries)
     assert all("UNSET" not in describe(entry) for entry in entries)

@@ -35,7 +35,7 @@ from spotrun.folder.status_objects import (
 )
 from spotrun.run import events as ev
 from spotrun.run.bounds import LOG_CHUNK_BYTES, SMALL_BYTES
-from spotrun.run.events import entry_json, seal
+from spotrun.run.entry_bytes import entry_json, seal
 from spotrun.run.state import Commit
 from spotrun.runs import termination
 from spotrun.spec.model import RunSpec

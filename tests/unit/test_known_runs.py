@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from spotrun.errors import NightUnderWay
 from spotrun.folder.ledger import key_of
-from spotrun.run.events import Entry, RunCreated, encode_entry
+from spotrun.run.entry_bytes import encode_entry
+from spotrun.run.events import Entry, RunCreated
 from spotrun.runner.creation import would_be_created
 from spotrun.runs import attend, nightly
 from spotrun.runs.known import is_known, remember

@@ -17,7 +17,8 @@ import pytest
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError, StoreUnavailable
 from spotrun.folder.ledger import EntryRefused, Ledger, key_of
 from spotrun.run import events as ev
-from spotrun.run.events import Entry, decode_entry, encode_entry, entry_json, seal
+from spotrun.run.entry_bytes import decode_entry, encode_entry, entry_json, seal
+from spotrun.run.events import Entry
 from spotrun.run.fold import fold
 from spotrun.run.state import RunState
 from spotrun.store.local import LocalStore

@@ -16,6 +16,7 @@ import pytest
 
 from spotrun.errors import StoreUnavailable
 from spotrun.folder.ledger import EntryRefused, Ledger, key_of
+from spotrun.run import entry_bytes
 from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import apply, begin
@@ -185,7 +186,7 @@ class LineTo(MemoryStore):
 def check(world: World) -> None:
     numbers = sorted(world.store.objects)
     assert numbers == [key_of(number) for number in range(len(numbers))], "there is a hole"
-    entries = [ev.decode_entry(world.store.objects[key]) for key in numbers]
+    entries = [entry_bytes.decode_entry(world.store.objects[key]) for key in numbers]
     history = [entry for entry in entries if entry is not None]
     state = begin(history[0])
     for entry in history[1:]:

@@ -22,7 +22,7 @@ from spotrun.metrics import watched_runs
 from spotrun.metrics.endpoint import Address, ScrapeCollector
 from spotrun.metrics.figures import FIGURES, Reading, open_metrics
 from spotrun.metrics.watched_runs import WatchedRuns
-from spotrun.run.events import encode_entry
+from spotrun.run.entry_bytes import encode_entry
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Spotrun
 from tests.support.decisions import spec

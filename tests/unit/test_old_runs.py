@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from spotrun.cli.app import app
 from spotrun.folder.ledger import key_of
-from spotrun.run.events import decode_entry, encode_entry
+from spotrun.run.entry_bytes import decode_entry, encode_entry
 
 DATA = Path(__file__).parents[1] / "data"
 OLD = ("old_run", "run_on_one_instance")

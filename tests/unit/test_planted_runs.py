@@ -15,7 +15,8 @@ from spotrun.folder import keys
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, record_trial, replace_sweep
 from spotrun.run import events as ev
-from spotrun.run.events import Entry, RunCreated, encode_entry
+from spotrun.run.entry_bytes import encode_entry
+from spotrun.run.events import Entry, RunCreated
 from spotrun.runner import creation
 from spotrun.runner.creation import differences, prepare_run, would_be_created
 from spotrun.runs.known import create_known, is_known, remember

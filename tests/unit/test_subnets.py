@@ -10,7 +10,8 @@ from spotrun.instance import EndedBy
 from spotrun.offering import Offering
 from spotrun.policy.subnets import AVOIDED_FOR, surrounded
 from spotrun.run import events as ev
-from spotrun.run.events import Cause, ResumeRequested, decode_entry, encode_entry
+from spotrun.run.entry_bytes import decode_entry, encode_entry
+from spotrun.run.events import Cause, ResumeRequested
 from tests.support.decisions import decided, events_of, spec
 from tests.support.histories import ON_DEMAND, SPOT, History, offering
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spotrun.training.framework import Stage
+from spotrun.training.hooks import Stage
 
 
 class Loaders:

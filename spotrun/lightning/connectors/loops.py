@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from spotrun.training.framework import Hooks, Stage
+from spotrun.training.hooks import Hooks, Stage
 
 
 class Loops:

@@ -10,7 +10,8 @@ from spotrun.training import seeds, unsupported
 from spotrun.training.data import data_order
 from spotrun.training.data.in_workers import notes_of
 from spotrun.training.data.loader import ExactLoader, ValidationProxy, exact_loaders, is_indexed
-from spotrun.training.framework import Framework, Stage
+from spotrun.training.framework import Framework
+from spotrun.training.hooks import Stage
 from spotrun.training.place import PassStart
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.session import Agent

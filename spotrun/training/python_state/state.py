@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from spotrun.training.data.loader import is_indexed
-from spotrun.training.framework import Framework, Stage, State
+from spotrun.training.framework import Framework, State
+from spotrun.training.hooks import Stage
 from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import Copies
 from spotrun.training.python_state.encoding import Encoder, UntrackedChange
