@@ -95,8 +95,8 @@ class SpelledValues:
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
         """
-        Yield, for each value found in the text, the positions of its characters in increasing order, without those of
-        breaks within the value.
+        For each value found in the text, yield the positions of its characters, in increasing order. The positions of
+        line ends and other breaks within the value are left out.
         """
         if self._may_be_in(text):
             for reading in self._way.turns(text):

@@ -123,9 +123,9 @@ class _Recorder:
 
 def _wrappers_of(module: nn.Module) -> list[Any]:
     """
-    Find the DDPs that train parameters of `module` and rebuild their buckets after the first backward pass. Return
-    these DDPs in the order of their first parameters. All Python objects are searched, because each framework stores
-    its DDPs in a different place.
+    Return the DDPs that train parameters of `module`, in the order of their first parameters. Leave out DDPs that do
+    not rebuild their buckets after the first backward pass. All Python objects are searched, because each framework
+    stores its DDPs in a different place.
     """
     place = {id(parameter): number for number, parameter in enumerate(module.parameters())}
     found = {}

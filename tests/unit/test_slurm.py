@@ -384,7 +384,7 @@ def test_a_cluster_sends_no_bill_to_compare_with(
     for given in ((), ("--cur", str(path))):
         said = CliRunner().invoke(app, ["bill", uri, *given])
         assert isinstance(said.exception, SpecInvalid)
-        assert "slurm sends no bill" in said.exception.message
+        assert "slurm sends none" in said.exception.message
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
