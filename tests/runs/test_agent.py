@@ -353,7 +353,7 @@ def test_a_notice_with_time_for_a_final_snapshot_waits_for_no_upload_to_make_roo
     held = Held("-0-1")
     with training_behind(held, tmp_path, servers("s3"), monkeypatch) as (run, node):
         eventually(held.under_way.is_set, 60)
-        node.notice(600)
+        node.notice(1800)
         eventually((run.folder / "final").exists)
         held.let_go.set()
         node.powers_off()

@@ -241,6 +241,6 @@ def test_the_workflow_is_one_that_github_takes(tmp_path: Path) -> None:
 
 
 def test_a_deadline_too_close_to_begin_with_is_refused_before_anything_is_created(sandbox: Sandbox, job: Path) -> None:
-    job.write_text(job.read_text().replace("expected_work: 20m", "expected_work: 23h"))
+    job.write_text(job.read_text().replace("expected_work: 20m", "expected_work: 25h"))
     assert "cannot be met even on demand" in sandbox.ask("launch", job, "--nightly", code=2)
     assert not list(sandbox.store.glob("nightly-*"))
