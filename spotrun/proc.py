@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 import msgspec
 
-EMPTY_FOR_S = 0.1
-"""Seconds of system time after which a process without an environment counts as one that was started without any."""
 EXEC_WITHIN_S = 5.0
 """Maximum seconds of system time for which the search waits for a process that is in execve, on a busy machine."""
 _PAUSE_S = 0.001
@@ -33,12 +31,8 @@ def started_with(name: str, value: str) -> list[int]:
     began_s = time.monotonic()
     while True:
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-        pending = [pid for pid in pids if pid not in read or (read[pid] == b"" and _living(pid))]
-        if (waited_s := time.monotonic() - began_s) > EMPTY_FOR_S:
-            executing = [pid for pid in pending if (found := _living(pid)) and not found.environment_at]
-            read |= {pid: _environment(pid) for pid in pending if pid not in executing}  # it may have one by now
-            pending = executing
-        if not pending or waited_s > EXEC_WITHIN_S:
+        pending = [pid for pid in pids if pid not in read or (read[pid] == b"" and _may_have_one(pid))]
+        if not pending or time.monotonic() - began_s > EXEC_WITHIN_S:
             return sorted(pid for pid, found in read.items() if found and wanted in found.split(b"\0"))
         if any(pid in read for pid in pending):
             time.sleep(_PAUSE_S)
@@ -53,10 +47,10 @@ def _environment(pid: int) -> bytes | None:
         return None
 
 
-def _living(pid: int) -> Stat | None:
-    """Return the facts about a live process; None if it has ended, or is a kernel thread, which has no environment."""
+def _may_have_one(pid: int) -> bool:
+    """Return True if a process, whose environment was empty when it was read, may have been started with one."""
     found = stat(pid)
-    return None if found is None or found.ended or found.flags & _KERNEL_THREAD else found
+    return found is not None and not (found.ended or found.has_no_environment or found.flags & _KERNEL_THREAD)
 
 
 class ProcessMark(msgspec.Struct, frozen=True):
@@ -73,7 +67,8 @@ class Stat(NamedTuple):
     """
     The facts that Linux reports about a process (proc_pid_stat(5)). `ended` is True if the process has ended and its
     parent has not reaped it yet, or if its first thread has ended. `cpu_s` is the CPU time of the process and of the
-    children for which it has waited. `environment_at` is the address of its environment; 0 during execve.
+    children for which it has waited. `has_no_environment` is True if it was started without variables; it is False
+    during execve, when that is not known yet.
     """
 
     mark: ProcessMark
@@ -83,7 +78,7 @@ class Stat(NamedTuple):
     flags: int
     cpu_s: float
     threads: int
-    environment_at: int
+    has_no_environment: bool
 
 
 def stat(pid: int) -> Stat | None:
@@ -109,7 +104,7 @@ def stat(pid: int) -> Stat | None:
         flags=flags,
         cpu_s=cpu_s,
         threads=int(fields[17]),
-        environment_at=int(fields[47]),
+        has_no_environment=fields[47] == fields[48] != b"0",  # the addresses where it begins and ends
     )
 
 

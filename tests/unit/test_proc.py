@@ -12,17 +12,14 @@ import pytest
 
 from spotrun import proc
 from spotrun.clouds.local.processes import carrying, kill_all
+from tests.support.eventually import eventually
 
 ROUNDS = 40
 """Without a second look at who is within execve, dozens in a hundred escape."""
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("empty_for_s", [proc.EMPTY_FOR_S, 0.0], ids=["as usual", "as if it waited for a processor"])
-def test_a_process_between_two_programs_is_found_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_for_s: float
-) -> None:
-    monkeypatch.setattr(proc, "EMPTY_FOR_S", empty_for_s)
+def test_a_process_between_two_programs_is_found_too(tmp_path: Path) -> None:
     script = tmp_path / "another"
     script.write_text('#!/bin/sh\nexec "$0"\n')
     script.chmod(0o755)
@@ -38,6 +35,17 @@ def test_a_process_between_two_programs_is_found_too(
         child.kill()
         child.wait()
     assert escaped == []
+
+
+def test_search_does_not_wait_for_a_process_without_any_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc, "EXEC_WITHIN_S", 3600.0)
+    child = subprocess.Popen(["/bin/sleep", "60"], env={})
+    try:
+        eventually(lambda: (found := proc.stat(child.pid)) is not None and found.has_no_environment)
+        assert proc.started_with("SPOTRUN_TEST_PROC", "nobody") == []
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_process_started_during_the_search_by_an_ended_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
