@@ -12,6 +12,7 @@ import array
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import io
@@ -43,7 +44,6 @@ RARE = frozenset({"spotrun.checkpoint.accelerator", "spotrun.store.gcs", "spotru
 """These import torch or a cloud's client, which few processes do."""
 _FD_BYTES = array.array("i").itemsize
 _FDS_MAX = 16
-_libc = ctypes.CDLL(None)
 
 
 class Shown:
@@ -80,7 +80,7 @@ def main(address: str) -> None:
         listener.bind("\0" + address)
         listener.listen(64)
         print("ready", flush=True)
-        while listener in (ready := select.select([listener, sys.stdin], [], [])[0]) or sys.stdin not in ready:
+        while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:  # it is closed at the end
             link, _ = listener.accept()
             with link, contextlib.suppress(OSError, ValueError):  # who asked has been killed
                 _answer(link, address)
@@ -159,18 +159,12 @@ def become(wanted: Start, preexec: Preexec = None) -> NoReturn:
 def _take(fds: Mapping[int, int]) -> None:
     """Have these open files, by their new numbers, and no others."""
     above = max(fds) + 1
-    moved = {new: _move(old, above) for new, old in fds.items()}
+    moved = {new: fcntl.fcntl(old, fcntl.F_DUPFD, above) for new, old in fds.items()}
     for new, old in moved.items():
         os.dup2(old, new)
     for one, next_one in itertools.pairwise([*sorted(fds), 1 << 16]):
         if one + 1 < next_one:  # an empty range would close everything above it
             os.closerange(one + 1, next_one)
-
-
-def _move(fd: int, above: int) -> int:
-    import fcntl
-
-    return fcntl.fcntl(fd, fcntl.F_DUPFD, above)
 
 
 def _forget_handlers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.processor_time import ProcessTree, compare
-from tests.plugins.warm import Servers, Start, is_usual, module_of
+from tests.plugins.warm import AT_IMPORT, Servers, Start, is_usual, module_of
 from tests.support.eventually import eventually
 from tests.support.repository import ROOT
 from tests.support.sandbox import environment_of
@@ -211,3 +212,12 @@ def test_process_that_no_server_can_stand_for_starts_as_always(words: list[str],
     assert module_of([sys.executable, *words], None) is None or not is_usual({**os.environ, **variables})
     assert module_of([sys.executable, "-P", "-m", "spotrun.agent"], None) == ("spotrun.agent", True, [])
     assert is_usual({**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_each_setting_that_an_import_reads_has_a_server_of_its_own() -> None:
+    read = {
+        name
+        for path in ROOT.glob("spotrun/**/*.py")
+        for name in re.findall(r'^[A-Z_]+ = \w+\(os\.environ\.get\("(\w+)"', path.read_text(), re.MULTILINE)
+    }
+    assert read == AT_IMPORT
