@@ -3,10 +3,11 @@ A pytest plugin that forks spotrun's own processes from one that has its imports
 
     pytest -p tests.plugins.warm tests/runs
 
-An agent or a command spends most of its start on imports, and the tests start a thousand of them. So each process of
-tests has a server (tests/plugins/warm_server.py), and `subprocess.Popen` asks it for the modules in `MODULES`. What
-comes back is a child like any other: it has an id, signals, an exit code, and its own environment in /proc. A start
-that asks for more, for another Python or for a working directory as root of imports, is a start as always.
+An agent, a command or a trainer spends most of its start on imports, and the tests start a thousand of them. So each
+process of tests has a server (tests/plugins/warm_server.py), and `subprocess.Popen` asks it for the modules in
+`MODULES` and the trainers in `SCRIPTS`. What comes back is a child like any other: it has an id, signals, an exit code,
+and its own environment in /proc. A start that asks for more, for another Python or for a working directory as root of
+imports, is a start as always.
 """
 
 from __future__ import annotations
@@ -25,9 +26,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spotrun.autoload import FOLDER as AUTOLOAD
 from tests.support.repository import ROOT
 
 MODULES = frozenset({"spotrun", "spotrun.agent", "spotrun.agent.bootstrap", "spotrun.clouds.local.supervisor"})
+SCRIPTS = frozenset({"filed.py", "folds.py", "quick.py", "waits_for_data.py"})
+"""
+The scripts of tests/support/jobs that a server can run: those that import torch and Lightning at once. Others test what
+a trainer does while it imports, or the order of its sets, which PYTHONHASHSEED decides when a Python starts.
+"""
 ADDRESS = "SPOTRUN_TESTS_WARM"
 """Variable with the address of the server, for the processes that it has started: they start some too."""
 ROOM = "x" * 16_000
@@ -36,41 +43,60 @@ AT_IMPORT = frozenset(
     {"SPOTRUN_BEGUN_AFTER_S", "SPOTRUN_HANG_FLOOR_S", "SPOTRUN_REST_FLOOR_S", "SPOTRUN_ROOM_WITHIN_S"}
 )
 """What modules of spotrun read when they are imported. Each set of values has a server."""
+OF_TRAINERS = ("PYTHONFAULTHANDLER", "PYTHONHASHSEED", "PYTHONUNBUFFERED")
+"""What an agent sets for its trainers. All scripts of a server have the same order of sets, that of the server."""
 PR_SET_CHILD_SUBREAPER = 36
 Preexec = Callable[[], object] | None
 
 
-class Start(NamedTuple):
-    """
-    A process to start: `python -m module arguments`, or `python -P -m …` if `safe_path`. `fds` are its open files, by
-    their numbers there and here.
-    """
+class Program(NamedTuple):
+    """What a Python runs: `python -m name arguments`, `python -P -m …` if `safe_path`, or `python name arguments`."""
 
-    module: str
+    name: str
+    is_module: bool
     safe_path: bool
     arguments: Sequence[str]
+
+    @property
+    def command(self) -> list[str]:
+        options = [*(["-P"] if self.safe_path else []), *(["-m"] if self.is_module else [])]
+        return [sys.executable, *options, self.name, *self.arguments]
+
+
+class Start(NamedTuple):
+    """A process to start. `fds` are its open files, by their numbers there and here."""
+
+    program: Program
     environment: Mapping[str, str]
     folder: str
     fds: Mapping[int, int]
     new_session: bool
 
 
-def module_of(args: object, executable: object) -> tuple[str, bool, list[str]] | None:
-    """Return a command's module, whether -P is given, and the module's arguments; None if no server can run it."""
+def program_of(args: object, executable: object) -> Program | None:
+    """Return what a command runs; None if no server can run it."""
     if executable is not None or not isinstance(args, list | tuple) or not all(isinstance(each, str) for each in args):
         return None
     safe_path = list(args[1:2]) == ["-P"]
     python, *words = (*args[:1], *args[1 + safe_path :])
-    if python != sys.executable or len(words) < 2 or words[0] != "-m" or words[1] not in MODULES:
+    if python != sys.executable:
         return None
-    return words[1], safe_path, words[2:]
+    if words[:1] == ["-m"] and words[1:2] and words[1] in MODULES:
+        return Program(words[1], True, safe_path, words[2:])
+    if words and Path(words[0]).name in SCRIPTS and not safe_path:
+        return Program(words[0], False, False, words[1:])
+    return None
 
 
-def is_usual(environment: Mapping[str, str]) -> bool:
-    """Return True if a Python with these variables starts as the server did."""
+def is_usual(environment: Mapping[str, str], program: Program) -> bool:
+    """Return True if a Python with these variables starts as the server did, or can do the rest after a fork."""
     of_python = _of_python(environment)
-    paths = of_python.pop("PYTHONPATH", "").split(os.pathsep)
-    return of_python == USUAL and all(Path(path) == ROOT for path in paths if path)
+    paths = {Path(path) for path in of_python.pop("PYTHONPATH", "").split(os.pathsep) if path}
+    if not program.is_module:
+        paths.discard(AUTOLOAD)
+        for name in OF_TRAINERS:
+            of_python.pop(name, None)
+    return of_python == USUAL and paths <= {ROOT}
 
 
 def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
@@ -164,13 +190,13 @@ def intercept(start: Callable[[Start, Preexec], int | None]) -> None:
         _, _, shell, stdin, _, _, stdout, _, stderr, *settings, new_session, group = rest
         pid = None
         if (
-            (found := module_of(args, executable)) is not None
-            and is_usual(environment)
+            (program := program_of(args, executable)) is not None
+            and is_usual(environment, program)
             and (close_fds, shell, *settings, group) == (True, False, True, None, None, None, -1, -1)
         ):
             given = enumerate((stdin, stdout, stderr))
             fds = {number: number if fd == -1 else fd for number, fd in given} | {fd: fd for fd in pass_fds}
-            pid = start(Start(*found, environment, os.fspath(folder or os.getcwd()), fds, new_session), preexec)
+            pid = start(Start(program, environment, os.fspath(folder or os.getcwd()), fds, new_session), preexec)
         if pid is None:
             cold(self, args, executable, preexec, close_fds, pass_fds, folder, env, *rest)
             return

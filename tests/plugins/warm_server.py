@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import array
 import atexit
+import builtins
 import contextlib
 import ctypes
+import faulthandler
 import fcntl
 import gc
 import importlib
@@ -30,10 +32,13 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
-from tests.plugins.warm import ADDRESS, MODULES, Preexec, Start, ask, intercept
+from tests.plugins.warm import ADDRESS, AUTOLOAD, MODULES, Preexec, Program, Start, ask, intercept
+from tests.support.repository import JOBS
 
 ROOMS = (
     *("agent", "checkpoint", "cli", "clouds.local", "folder", "market", "notify", "policy", "report", "run", "runner"),
@@ -41,7 +46,9 @@ ROOMS = (
 )
 """The packages of spotrun that are imported, with all their modules but `MODULES` and `RARE`."""
 RARE = frozenset({"spotrun.checkpoint.accelerator", "spotrun.store.gcs", "spotrun.store.s3"})
-"""These import torch or a cloud's client, which few processes do."""
+"""These import a cloud's client, which few processes do, or torch."""
+OF_TRAINERS = ("pytorch_lightning", "spotrun.lightning.callback")
+"""What a trainer imports, after tests/support/jobs/fast_imports.py. Other processes do not see these modules."""
 _FD_BYTES = array.array("i").itemsize
 _FDS_MAX = 16
 
@@ -70,11 +77,40 @@ def _fill(start: int, end: int, texts: Iterable[str]) -> None:
 
 
 shown = Shown()
+hidden: dict[str, ModuleType] = {}
+"""What trainers import, by the names of the modules. Other processes do not have them, unless they import one."""
+
+
+class Reveals:
+    """A finder of modules for `sys.meta_path`. A process that imports one of the hidden modules has all of them."""
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        module = hidden.get(name)
+        if module is None or module.__spec__ is None or module.__spec__.loader is None:  # fast_imports made it up
+            return None
+        self._own = module.__spec__
+        reveal()
+        return ModuleSpec(name, self)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own
+
+
+def reveal() -> None:
+    for name, module in hidden.items():
+        sys.modules.setdefault(name, module)
+    hidden.clear()
 
 
 def main(address: str) -> None:
     signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the process of tests, whose end is the server's
     _import()
+    _import_for_trainers()
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy what it looks at
     intercept(start)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + address)
@@ -92,8 +128,17 @@ def _import() -> None:
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if found.name not in MODULES | RARE and not found.name.endswith("__main__"):
                 importlib.import_module(found.name)
-    gc.collect()
-    gc.freeze()  # a collection in a fork would copy what it looks at
+
+
+def _import_for_trainers() -> None:
+    before = set(sys.modules)
+    sys.path.insert(0, str(JOBS))
+    for name in ("fast_imports", *OF_TRAINERS):
+        importlib.import_module(name)
+    del sys.path[0]
+    for name in set(sys.modules) - before:
+        hidden[name] = sys.modules.pop(name)
+    sys.meta_path.insert(0, Reveals())  # type: ignore[arg-type]
 
 
 def _answer(link: socket.socket, address: str) -> None:
@@ -102,8 +147,10 @@ def _answer(link: socket.socket, address: str) -> None:
     try:
         with link.makefile("rb") as file:
             told = json.loads(file.read(int.from_bytes(size, "big")))
+        program = Program(*told.pop("program"))
         told["environment"][ADDRESS] = address
-        link.sendall(f"{_fork(Start(**told | {'fds': dict(zip(told['fds'], fds, strict=True))}))}\n".encode())
+        told["fds"] = dict(zip(told["fds"], fds, strict=True))
+        link.sendall(f"{_fork(Start(program, **told))}\n".encode())
     finally:
         for fd in fds:
             os.close(fd)
@@ -127,10 +174,13 @@ def _fork(wanted: Start) -> int:
 def start(wanted: Start, preexec: Preexec) -> int | None:
     """
     Start a process from one that a server has started. A process with something to do before it runs is forked from
-    this one, which has one thread: only instances of the local cloud start such processes. One in a new session comes
-    from the server: whoever starts such a process does not wait for it.
+    this one, which has one thread: only instances of the local cloud start such processes. So is a trainer, for which
+    its agent waits. Any other process in a new session comes from the server: whoever starts it does not wait for it.
     """
-    if preexec is None:
+    is_trainer = not wanted.program.is_module
+    if is_trainer and not hidden:  # this is a trainer, too: a fork would go on with its state
+        return None
+    if preexec is None and not is_trainer:
         return ask(os.environ[ADDRESS], wanted) if wanted.new_session else None
     if (pid := os.fork()) == 0:
         become(wanted, preexec)
@@ -149,7 +199,7 @@ def become(wanted: Start, preexec: Preexec = None) -> NoReturn:
         _begin(wanted)
         if preexec is not None:
             preexec()
-        code = _run(wanted.module)
+        code = _run(wanted.program)
     except BaseException:  # noqa: BLE001  nothing is above this
         traceback.print_exc()
     finally:
@@ -179,12 +229,17 @@ def _forget_handlers() -> None:
 
 def _begin(wanted: Start) -> None:
     """Set what Python sets at its start."""
-    command = [sys.executable, *(["-P"] if wanted.safe_path else []), "-m", wanted.module, *wanted.arguments]
-    shown.become(command, wanted.environment)
+    program, folder = wanted.program, wanted.folder
+    shown.become(program.command, wanted.environment)
     time.tzset()
     tempfile.tempdir = None
-    sys.argv, sys.orig_argv = ["-m", *wanted.arguments], command
-    sys.path[:1] = [*([] if wanted.safe_path else [wanted.folder]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    sys.argv, sys.orig_argv = ["-m" if program.is_module else program.name, *program.arguments], program.command
+    paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    beside = folder if program.is_module else os.path.dirname(os.path.join(folder, program.name))
+    sys.path[:1] = [*([] if program.safe_path else [beside]), *paths]
+    threading.excepthook = threading.__excepthook__
+    if os.environ.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable(2)
     errors = {0: "strict", 1: "strict", 2: "backslashreplace"}
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         unbuffered = number > 0 and bool(os.environ.get("PYTHONUNBUFFERED"))
@@ -195,11 +250,14 @@ def _begin(wanted: Start) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def _run(module: str) -> int:
+def _run(program: Program) -> int:
     code, interrupted = 0, False
     try:
-        sys.modules.pop(module, None)
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if program.is_module:
+            sys.modules.pop(program.name, None)
+            runpy.run_module(program.name, run_name="__main__", alter_sys=True)
+        else:
+            _run_script(program.name)
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
@@ -217,6 +275,18 @@ def _run(module: str) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return code
+
+
+def _run_script(path: str) -> None:
+    """Be `python path`, which has imported torch and Lightning already."""
+    reveal()
+    if str(AUTOLOAD) in sys.path:
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = path
+    main.__builtins__ = builtins
+    exec(compile(Path(path).read_bytes(), path, "exec"), vars(main))
 
 
 if __name__ == "__main__":

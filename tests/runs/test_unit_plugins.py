@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.processor_time import ProcessTree, compare
-from tests.plugins.warm import AT_IMPORT, Servers, Start, is_usual, module_of
+from tests.plugins.warm import AT_IMPORT, Program, Servers, Start, is_usual, program_of
 from tests.support.eventually import eventually
 from tests.support.repository import ROOT
 from tests.support.sandbox import environment_of
@@ -177,7 +177,9 @@ def begin(servers: Servers, folder: Path, *words: str, **variables: str) -> tupl
     output = folder / "output"
     with output.open("wb") as file, open(os.devnull, "rb") as nothing:
         fds = {0: nothing.fileno(), 1: file.fileno(), 2: file.fileno()}
-        pid = servers.start(Start("spotrun", False, words, {**os.environ, **variables}, str(folder), fds, False), None)
+        pid = servers.start(
+            Start(Program("spotrun", True, False, words), {**os.environ, **variables}, str(folder), fds, False), None
+        )
     assert pid is not None
     return pid, output
 

@@ -69,17 +69,20 @@ def named(kind: str, of: Path = FOLDER) -> dict[str, Block]:
     return {name: body for block in written(of).get(kind, ()) for name, body in block.items()}
 
 
-def roles(of: Path = FOLDER) -> dict[str, Block]:
+@cache
+def roles(of: Path = FOLDER) -> Mapping[str, Block]:
     """The custom roles by their ids, as gcloud reads them too."""
     return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((of / "roles").iterdir())}
 
 
-def permissions(*names: str) -> set[str]:
+@cache
+def permissions(*names: str) -> frozenset[str]:
     known = {**roles(), **roles(NIGHTS)}
-    return {each for name in names for each in known[name]["includedPermissions"]}
+    return frozenset(each for name in names for each in known[name]["includedPermissions"])
 
 
-def conditions() -> dict[str, Block]:
+@cache
+def conditions() -> Mapping[str, Block]:
     """The conditions by the roles that they are for."""
     return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((FOLDER / "conditions").iterdir())}
 
