@@ -90,21 +90,21 @@ def program_of(args: object, executable: object) -> Program | None:
 
 def is_usual(environment: Mapping[str, str], program: Program) -> bool:
     """Return True if a Python with these variables starts as the server did, or can do the rest after a fork."""
-    of_python = _of_python(environment)
-    paths = {Path(path) for path in of_python.pop("PYTHONPATH", "").split(os.pathsep) if path}
-    if not program.is_module:
-        paths.discard(AUTOLOAD)
-        for name in OF_TRAINERS:
-            of_python.pop(name, None)
-    return of_python == USUAL and paths <= {ROOT}
+    paths = {Path(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path}
+    if program.is_module:
+        return paths <= {ROOT} and _of_python(environment) == USUAL
+    return paths <= {ROOT, AUTOLOAD} and _of_python(environment, OF_TRAINERS) == _of_python(USUAL, OF_TRAINERS)
 
 
-def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environment.items() if name.startswith(("PYTHON", "LD_"))}
+def _of_python(environment: Mapping[str, str], but: Sequence[str] = ()) -> dict[str, str]:
+    return {
+        name: text
+        for name, text in environment.items()
+        if name.startswith(("PYTHON", "LD_")) and name not in ("PYTHONPATH", *but)
+    }
 
 
 USUAL = _of_python(os.environ)
-USUAL.pop("PYTHONPATH", None)
 
 
 class Servers:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.processor_time import ProcessTree, compare
-from tests.plugins.warm import AT_IMPORT, Program, Servers, Start, is_usual, program_of
+from tests.plugins.warm import AT_IMPORT, AUTOLOAD, Program, Servers, Start, is_usual, program_of
 from tests.support.eventually import eventually
 from tests.support.repository import ROOT
 from tests.support.sandbox import environment_of
@@ -206,14 +206,25 @@ def test_warm_process_is_a_child_with_its_own_folder_variables_arguments_and_exi
         (["-c", "pass"], {}),
         (["-m", "spotrun.store"], {}),
         (["-u", "-m", "spotrun"], {}),
+        (["own.py"], {}),
         (["-m", "spotrun"], {"PYTHONHASHSEED": "3"}),
+        (["quick.py"], {"PYTHONPATH": "/elsewhere"}),
         (["-m", "spotrun"], {"PYTHONPATH": "/elsewhere"}),
     ],
 )
 def test_process_that_no_server_can_stand_for_starts_as_always(words: list[str], variables: dict[str, str]) -> None:
-    assert module_of([sys.executable, *words], None) is None or not is_usual({**os.environ, **variables})
-    assert module_of([sys.executable, "-P", "-m", "spotrun.agent"], None) == ("spotrun.agent", True, [])
-    assert is_usual({**os.environ, "PYTHONPATH": str(ROOT)})
+    program = program_of([sys.executable, *words], None)
+    assert program is None or not is_usual({**os.environ, **variables}, program)
+
+
+def test_servers_run_agents_and_the_trainers_that_they_start() -> None:
+    agent = program_of([sys.executable, "-P", "-m", "spotrun.agent"], None)
+    assert agent == Program("spotrun.agent", True, True, [])
+    assert is_usual({**os.environ, "PYTHONPATH": str(ROOT)}, agent)
+    trainer = program_of([sys.executable, "quick.py", "--epochs", "2"], None)
+    assert trainer == Program("quick.py", False, False, ["--epochs", "2"])
+    assert trainer.command == [sys.executable, "quick.py", "--epochs", "2"]
+    assert is_usual({**os.environ, "PYTHONPATH": str(AUTOLOAD), "PYTHONHASHSEED": "3"}, trainer)
 
 
 def test_each_setting_that_an_import_reads_has_a_server_of_its_own() -> None:

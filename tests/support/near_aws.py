@@ -6,6 +6,7 @@ bodies are streams, go through a connection as ever.
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 from collections.abc import Callable, Iterable
@@ -14,8 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.client import ClientCreator
+from botocore.hooks import EventAliaser, HierarchicalEmitter
 from botocore.httpsession import URLLib3Session
 from botocore.loaders import JSONFileLoader
+from botocore.session import Session
 from moto import backends
 from moto.core import responses
 
@@ -45,7 +48,9 @@ class _Raw(io.BytesIO):
 @functools.cache
 def _shorten() -> None:
     through_connection, methods_of = URLLib3Session.send, ClientCreator._create_methods
+    register_all = Session._register_builtin_handlers
     methods: dict[tuple[str, str], dict[str, Any]] = {}
+    handlers: list[HierarchicalEmitter] = []
 
     def send(session: URLLib3Session, request: AWSPreparedRequest) -> AWSResponse:
         address = urlsplit(request.url)
@@ -62,10 +67,19 @@ def _shorten() -> None:
             methods[key] = methods_of(creator, model)
         return dict(methods[key])
 
+    def register(session: Session, _: EventAliaser) -> None:
+        """The 350 handlers that each session has."""
+        if not handlers:
+            register_all(session, session._events)
+            handlers.append(session._original_handler)
+        session._original_handler = copy.copy(handlers[0])
+        session._events = EventAliaser(session._original_handler)
+
     load = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))
     JSONFileLoader.load_file = lambda _, path: load(path)  # each session would read the models of its services anew
     URLLib3Session.send = send
     ClientCreator._create_methods = create_methods
+    Session._register_builtin_handlers = register
     names = tuple(backends.list_of_moto_modules())
     backends.list_of_moto_modules = lambda: names
     responses.method_names_from_class = functools.cache(responses.method_names_from_class)
