@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spotrun.autoload import FOLDER as AUTOLOAD
+from spotrun.exactness.trace_file import FILE_VARIABLE
 from tests.support.repository import ROOT
 
 MODULES = frozenset({"spotrun", "spotrun.agent", "spotrun.agent.bootstrap", "spotrun.clouds.local.supervisor"})
@@ -89,10 +90,15 @@ def program_of(args: object, executable: object) -> Program | None:
 
 
 def is_usual(environment: Mapping[str, str], program: Program) -> bool:
-    """Return True if a Python with these variables starts as the server did, or can do the rest after a fork."""
+    """
+    Return True if a Python with these variables starts as the server did, or can do the rest after a fork. A trainer
+    that `verify-resume` traces cannot: its stack, with all local variables, begins with that of its agent.
+    """
     paths = {Path(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path}
     if program.is_module:
         return paths <= {ROOT} and _of_python(environment) == USUAL
+    if FILE_VARIABLE in environment:
+        return False
     return paths <= {ROOT, AUTOLOAD} and _of_python(environment, OF_TRAINERS) == _of_python(USUAL, OF_TRAINERS)
 
 
