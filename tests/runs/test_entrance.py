@@ -136,6 +136,24 @@ def test_however_a_command_starts_it_its_training_comes_in(start: Any, way: str)
     assert not [each for each in letters if isinstance(each, CameTooLate | Stranger)]
 
 
+def test_training_is_welcomed_only_when_its_messages_are_read(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends as soon as it is welcomed would otherwise lose what it said."""
+    reads = []
+    begin = threading.Thread.start
+
+    def slow(thread: threading.Thread) -> None:
+        if thread.name == "trainer":
+            reads.append(begun.said())  # it says "welcome" as soon as it is
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow)
+    go_on = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    begun = start([sys.executable, "-c", f"{go_on}import comes; comes.come(1); print('welcome', flush=True)"])
+    (begun.folder / "work" / "go").touch()
+    assert steps(begun.end()) == [1]
+    assert reads == [""]
+
+
 def test_a_folder_may_have_a_long_name_with_spaces(start: Any, tmp_path: Path) -> None:
     begun = start(WAYS["itself"], folder=tmp_path / ("a folder " * 22).strip() / "ümläut" / ("x" * 200))
     assert steps(begun.end()) == [1], begun.said()

@@ -32,7 +32,7 @@ from spotrun.folder import start_file
 from spotrun.spec.image import CREDENTIALS
 from spotrun.spec.model import STATE_DIR as STATE_DIR_OF_OURS
 from spotrun.spec.model import RunSpec
-from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, Message, TrainerLink
+from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, Message, TrainerLink, Welcome
 
 READ_REST_WITHIN_S = 5.0
 """Maximum seconds of system time for reading the last messages of a trainer that has ended."""
@@ -198,10 +198,12 @@ class TrainerProcess:
         """
         Take over the connection to the process that leads the training. Send the messages that were waiting for it.
         """
-        self._reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
-        self._reader.start()
+        reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
+        reader.start()
+        self._reader = reader  # before the welcome: a trainer may send all its messages and end as soon as it has that
         with self._sending:
             self._link = link
+            self._send(link, Welcome(), ())
             while self._unsent:
                 self._send(link, *self._unsent.pop(0))
 

@@ -19,7 +19,7 @@ from spotrun import proc
 from spotrun.agent.inbox import CameTooLate, Inbox, Stranger
 from spotrun.agent.processes.socket_credentials import peer_of, why_stranger
 from spotrun.proc import ProcessMark
-from spotrun.trainer_link import AGENT, WITHOUT, LinkClosed, TrainerLink, TurnedAway, Welcome
+from spotrun.trainer_link import AGENT, WITHOUT, LinkClosed, TrainerLink, TurnedAway
 from spotrun.wire import unix_path
 
 NAME = "link-"
@@ -55,7 +55,7 @@ class Entrance:
     def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
         """
         Accept connections in a separate thread until `close` is called. `leads` is called with the connection of the
-        first process, which leads the training. `leads` must not block.
+        first process, which leads the training. `leads` welcomes that process, and must not block.
         """
         threading.Thread(target=self._work, args=(trainer, leads), name="entrance", daemon=True).start()
 
@@ -89,7 +89,6 @@ class Entrance:
             self._turn_stranger_away(link, why)
         elif self.leader is None:
             self.leader = mark
-            link.send(Welcome())
             leads(link)
         else:
             self._turn_late_one_away(link, peer.pid, self.leader)
