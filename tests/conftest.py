@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.support.guarded_account import GuardedAccount
     from tests.support.object_stores import RunningServer
     from tests.support.sandbox import Sandbox
+    from tests.support.trainings.trainers import Zygote
 
 # Who starts the tests in the background of a script, or by nohup, has them and all that they start ignore these.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -66,6 +67,17 @@ def servers() -> Iterator[Callable[[str], RunningServer]]:
     kinds = {"s3": SeaweedFS, "gs": FakeGcs}
     with contextlib.ExitStack() as stack:
         yield functools.cache(lambda scheme: stack.enter_context(running(kinds[scheme]())))
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """One for all files: what it imports takes five seconds, and no test changes what it does."""
+    from tests.support.trainings.trainers import Zygote
+    from tests.support.trainings.zygote import TRANSFORMERS
+
+    zygote = Zygote(tmp_path_factory.mktemp("zygote"), TRANSFORMERS)
+    yield zygote
+    zygote.close()
 
 
 @pytest.fixture(params=SCHEMES)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.trainers import Zygote
-from tests.support.trainings.zygote import TRANSFORMERS
 
 FRAMEWORKS = ("pytorch_lightning", "toy", "transformers", "loop")
 BATCHES = 8
@@ -40,13 +38,6 @@ EVERY_BOUNDARY = [
         f"epoch_end:{epoch}",
     )
 ] + ["train_end"]
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"), TRANSFORMERS)
-    yield zygote
-    zygote.close()
 
 
 @pytest.fixture(params=FRAMEWORKS)

@@ -5,7 +5,8 @@ A pytest plugin: collects once, then runs the tests in forked processes.
 
 Importing what the tests need takes most of a minute of processor time; pytest-xdist would spend it in each worker. Each
 process takes one test file after another, so that no process waits while files are left. The files that take longest
-begin first: one that began last would keep one process busy while the others have nothing left.
+begin first: one that began last would keep one process busy while the others have nothing left. Files that need one of
+the fixtures `SHARED` go to one process, as far as that does not make the others wait.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ import pytest
 
 from tests.plugins.processor_time import Times, read_times
 
+SHARED = ("servers", "zygote")
+"""Fixtures of the session that each process which needs them sets up anew, in up to ten seconds of processor time."""
 _NUMBER = struct.Struct("=H")
-"""A file's number, in the pipe from which all processes read. A pipe takes at least 4,096 bytes: 2,048 files."""
+"""A file's number, in a pipe from which all processes read. A pipe takes at least 4,096 bytes: 2,048 files."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,16 +44,15 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     files = [list(items) for _, items in itertools.groupby(session.items, key=lambda item: item.path)]
     times = read_times()
     files.sort(key=lambda items: -times.get(items[0].nodeid.partition("::")[0], Times()).wall_s)
-    queue_read, queue_write = os.pipe()
-    os.write(queue_write, b"".join(map(_NUMBER.pack, range(len(files)))))
-    os.close(queue_write)
+    queues = [_queue(numbers) for numbers in _groups(files)]
     if reporter := session.config.pluginmanager.getplugin("terminalreporter"):
         reporter.showfspath = False  # the reports of several files come in turn
     gc.collect()
     gc.freeze()  # so that a collection does not copy the memory that the processes share
     sys.stdout.flush()
-    children = dict(_fork(session, files, queue_read) for _ in range(count))
-    os.close(queue_read)
+    children = dict(_fork(session, files, _in_order(queues, process)) for process in range(count))
+    for queue in queues:
+        os.close(queue)
     try:
         _receive(session, children)
     except BaseException:  # Ctrl-C, or -x after a failure
@@ -63,8 +65,31 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return True
 
 
-def _fork(session: pytest.Session, files: list[list[pytest.Item]], queue: int) -> tuple[int, int]:
-    """Start a process that runs files of the queue. Return the pipe of its reports, and its id."""
+def _groups(files: list[list[pytest.Item]]) -> list[list[int]]:
+    """Return the numbers of the files that need none of the shared fixtures, then those that need each of them."""
+    groups: list[list[int]] = [[] for _ in range(1 + len(SHARED))]
+    for number, items in enumerate(files):
+        needed = {name for item in items for name in getattr(item, "fixturenames", ())}
+        groups[next((at for at, name in enumerate(SHARED, 1) if name in needed), 0)].append(number)
+    return groups
+
+
+def _queue(numbers: list[int]) -> int:
+    """Return a pipe from which all processes read the numbers of their next files."""
+    read, write = os.pipe()
+    os.write(write, b"".join(map(_NUMBER.pack, numbers)))
+    os.close(write)
+    return read
+
+
+def _in_order(queues: list[int], process: int) -> list[int]:
+    """Return the queues in the order in which a process empties them: its own first, and then that of all."""
+    own = queues[1 + process : 2 + process]
+    return [*own, queues[0], *(each for each in queues[1:] if each not in own)]
+
+
+def _fork(session: pytest.Session, files: list[list[pytest.Item]], queues: list[int]) -> tuple[int, int]:
+    """Start a process that runs files of the queues. Return the pipe of its reports, and its id."""
     reports, write = os.pipe()
     pid = os.fork()
     if pid:
@@ -81,18 +106,19 @@ def _fork(session: pytest.Session, files: list[list[pytest.Item]], queue: int) -
             capture.suspend_global_capture()
         with os.fdopen(write, "w") as pipe:
             session.config.pluginmanager.register(_Sends(session.config, pipe))
-            _run(session, files, queue)
+            _run(session, files, queues)
         code = 0
     finally:
         os._exit(code)
 
 
-def _run(session: pytest.Session, files: list[list[pytest.Item]], queue: int) -> None:
-    """Run files of the queue until it is empty. What a fixture has set up for the session lasts until then."""
+def _run(session: pytest.Session, files: list[list[pytest.Item]], queues: list[int]) -> None:
+    """Run files of the queues until these are empty. What a fixture has set up for the session lasts until then."""
 
     def taken() -> Iterator[pytest.Item]:
-        while number := os.read(queue, _NUMBER.size):
-            yield from files[_NUMBER.unpack(number)[0]]
+        for queue in queues:
+            while number := os.read(queue, _NUMBER.size):
+                yield from files[_NUMBER.unpack(number)[0]]
 
     try:
         for item, following in itertools.pairwise(itertools.chain(taken(), [None])):

@@ -10,16 +10,6 @@ import pytest
 
 from tests.support.agent_bench import AgentRun, Start
 from tests.support.called_spotrun import spotrun as spotrun
-from tests.support.trainings.trainers import Zygote
-from tests.support.trainings.zygote import TRANSFORMERS
-
-
-@pytest.fixture(scope="session")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    """One for all files: what it imports takes five seconds, and no test changes what it does."""
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"), TRANSFORMERS)
-    yield zygote
-    zygote.close()
 
 
 @pytest.fixture
