@@ -3,7 +3,8 @@ Counts, and keeps its count in two files that belong together. It looks at them 
 
     pairs.py FOLDER UNTIL [rests=S] [gap=S] [term=save|ignore|crash|slow] [fail=FILE]
 
-Between the two writes passes a `gap`, and after them it `rests`. Where FILE is, it fails when it has counted once.
+Between the two writes passes a `gap`, and after them it `rests`: at least S seconds, and longer on a busy machine, where
+an agent needs more time to see that nothing changes. Where FILE is, it fails when it has counted once.
 """
 
 import os
@@ -15,6 +16,7 @@ folder, until = sys.argv[1], int(sys.argv[2])
 options = dict(each.split("=", 1) for each in sys.argv[3:])
 rests, gap, term = float(options.get("rests", 0.6)), float(options.get("gap", 0.02)), options.get("term", "save")
 asked = False
+NAP_S = 0.02
 
 
 def text_of(number: int) -> str:
@@ -65,9 +67,10 @@ while number < until:
     print(f"at {number}", flush=True)
     if os.path.exists(options.get("fail", "")):
         sys.exit(1)
-    rest_until = time.monotonic() + rests
-    while time.monotonic() < rest_until or (asked and term == "ignore"):
-        time.sleep(0.02)
+    naps = rests / NAP_S
+    while naps > 0 or (asked and term == "ignore"):
+        time.sleep(NAP_S)
+        naps -= 1
         if not asked:
             continue
         if term == "save":
