@@ -26,6 +26,7 @@ from spotrun.container.engine import (
     EngineFailed,
     EngineSilent,
     find_engine,
+    name_of,
     remember,
     remove_remembered,
 )
@@ -72,14 +73,6 @@ class NoImageNow(SpotrunError):
     """The image could not be pulled on this instance. Another instance may be able to pull it."""
 
 
-def name_of(context: AgentContext) -> str:
-    """
-    Return the name of this instance's container. No other instance or run uses this name. A restarted agent computes
-    the same name, so it finds the container that the previous agent made.
-    """
-    return f"spotrun-{context.assignment.run_uid}-{context.assignment.instance_id}"
-
-
 def start(context: AgentContext) -> None:
     """
     Start a new container for the instance.
@@ -90,15 +83,15 @@ def start(context: AgentContext) -> None:
     """
     image = context.spec.image
     assert image is not None
+    assignment = context.assignment
+    name = name_of(assignment.run_uid, assignment.instance_id)  # that of the container that an earlier agent made
     try:
-        remove_remembered(context.assignment.container_mark)
+        remove_remembered(assignment.container_mark, name)
         engine = _engine()
         _pull(context, engine, image)
-        remember(context.assignment.container_mark, engine, name_of(context))
-        context.container = engine.start(
-            image, name_of(context), context.assignment.run_uid, mounts_of(context.assignment.folder)
-        )
-        write_entrance(context.assignment.folder)
+        remember(assignment.container_mark, engine, name)
+        context.container = engine.start(image, name, assignment.run_uid, mounts_of(assignment.folder))
+        write_entrance(assignment.folder)
         if context.spec.train.run is None:
             python_in(context.container)  # otherwise each trainer would fail, on every instance
     except (NoImageNow, ImageUnusable):
