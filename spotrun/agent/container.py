@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 import spotrun
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.machine.inside import write_entrance
@@ -27,7 +29,6 @@ from spotrun.container.engine import (
     EngineSilent,
     find_engine,
     name_of,
-    remember,
     remove_remembered,
 )
 from spotrun.container.hosts import cloud_behind
@@ -35,6 +36,7 @@ from spotrun.container.logins import login_to
 from spotrun.container.registry import NotForThisUser, RegistryUnavailable, find, this_machine
 from spotrun.errors import SpotrunError
 from spotrun.spec.image import Image
+from spotrun.store.atomic_write import write_atomically
 
 PAUSES_S = (2.0, 10.0, 30.0, 60.0)
 """Seconds of system time between two tries to pull an image."""
@@ -98,6 +100,14 @@ def start(context: AgentContext) -> None:
         raise
     except SpotrunError as error:
         raise ImageUnusable(error.message, hint=error.hint) from error
+
+
+def remember(file: Path, engine: Engine, name: str) -> None:
+    """
+    Write a container's name to `file`. This must be done before the container starts. If the container's owner dies,
+    another process can then find and remove the container.
+    """
+    write_atomically(file, msgspec.json.encode({"engine": engine.name, "name": name}))
 
 
 def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -334,16 +334,6 @@ class ContainerRecord(msgspec.Struct, frozen=True):
     name: str
 
 
-def remember(file: Path, engine: Engine, name: str) -> None:
-    """
-    Write a container's name to `file`. This must be done before the container starts. If the container's owner dies,
-    another process can then find and remove the container.
-    """
-    temporary = file.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.encode({"engine": engine.name, "name": name}))
-    temporary.replace(file)
-
-
 def remembered(file: Path) -> ContainerRecord | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=ContainerRecord)

@@ -4,9 +4,7 @@ Publishes the metrics of `spotrun metrics`: on standard output, in a file, or at
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import re
 import sys
 import threading
@@ -22,6 +20,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
 from spotrun.metrics.figures import Reading, families, open_metrics, prometheus_text
 from spotrun.metrics.watched_runs import WatchedRuns
+from spotrun.store.atomic_write import write_atomically
 from spotrun.units import count_of, format_duration, shown_lines
 
 FRESH_FOR_S = 15.0
@@ -73,14 +72,9 @@ def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> Non
 
 def _replace(path: Path, text: str) -> None:
     """Replace the file atomically, because node_exporter may read it at any time (usually as a different user)."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        write_atomically(path, text.encode(), mode=0o644)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         hint = "name a file in a folder that you can write to"
         raise SpotrunError(f"cannot write {path}: {error.strerror}", hint=hint) from error
 

@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from spotrun.agent import container as agents_container
-from spotrun.agent.container import ImageUnusable, NoImageNow, mounts_of, variables
+from spotrun.agent.container import ImageUnusable, NoImageNow, mounts_of, remember, variables
 from spotrun.agent.processes.trainer_process import environment_of, in_container, start_trainer, training_command
 from spotrun.agent.setup import prepare
 from spotrun.clouds.local.records import CloudLog, CloudPaths
 from spotrun.clouds.local.settling import bury
 from spotrun.container import ENTRANCE
 from spotrun.container import engine as engines
-from spotrun.container.engine import FILE, EngineFailed, find_engine, remember, remove_remembered
+from spotrun.container.engine import FILE, EngineFailed, find_engine, remove_remembered
 from spotrun.container.registry import Credentials, NotForThisUser
 from spotrun.errors import NotInstalled
 from spotrun.instance import EndedBy
@@ -475,7 +475,8 @@ def test_each_member_of_a_gang_has_a_container_of_its_own_and_who_is_left_trains
         made.wait_for(ev.CheckpointCommitted, within_s=WITHIN_S)
         assert {*engine.containers()} == {f"spotrun-{UID}-{node.instance_id}" for node in (first, second)}
         second.is_taken()
-        remove_remembered(second.folder / FILE, f"spotrun-{UID}-{second.instance_id}")  # as the local cloud does, and a machine that is gone need not
+        # as the local cloud does, and a machine that is gone need not
+        remove_remembered(second.folder / FILE, f"spotrun-{UID}-{second.instance_id}")
         made.lost(second)
         assert engine.containers() == [f"spotrun-{UID}-{first.instance_id}"]
         (third,) = made.launch_members(1)
