@@ -99,9 +99,8 @@ def _growth_bytes(folder: Path, file: OutputFile, record: Record, *, force: bool
         return max(0, file.size_bytes - here_bytes)
     if record.written(file.path) is None:
         return 0  # the file is the user's, so it is kept
-    return (
-        file.size_bytes if here_bytes > file.size_bytes else file.size_bytes - here_bytes
-    )  # longer files are kept too
+    is_kept_too = here_bytes > file.size_bytes
+    return file.size_bytes if is_kept_too else file.size_bytes - here_bytes
 
 
 def _require_space(folder: Path, needed_bytes: int) -> None:

@@ -38,7 +38,7 @@ class Run:
         self.folder = Path(f"demo-{uid}-files")
 
     def lists(self, files: dict[str, str], modified_ns: int = 10**18, times: int = 1) -> None:
-        """Store the files and their list. A file whose text is as long as a piece consists of this text `times` times."""
+        """Store the files and their list, in which a file that fills a whole piece has this piece `times` times."""
         history = self._history
         store = LocalStore(self._runs / f"demo-{history.uid}")
         pieces = {text: Piece(history.attempt, blake3(text.encode()).hexdigest(), len(text)) for text in files.values()}
