@@ -25,6 +25,7 @@ from spotrun.folder.ledger import Ledger
 from spotrun.run.events import RunCreated, SetUp
 from spotrun.run.gang import MemberName
 from spotrun.spec.model import RunSpec
+from spotrun.store.atomic_write import write_atomically
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 
@@ -170,7 +171,5 @@ def _booted_at(path: Path, clock: Clock) -> datetime:
     agents read it.
     """
     if not path.exists():
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(clock.now().isoformat())
-        temporary.replace(path)
+        write_atomically(path, clock.now().isoformat().encode())
     return datetime.fromisoformat(path.read_text())

@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 import spotrun
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.machine.inside import write_entrance
@@ -26,7 +28,7 @@ from spotrun.container.engine import (
     EngineFailed,
     EngineSilent,
     find_engine,
-    remember,
+    name_of,
     remove_remembered,
 )
 from spotrun.container.hosts import cloud_behind
@@ -34,6 +36,7 @@ from spotrun.container.logins import login_to
 from spotrun.container.registry import NotForThisUser, RegistryUnavailable, find, this_machine
 from spotrun.errors import SpotrunError
 from spotrun.spec.image import Image
+from spotrun.store.atomic_write import write_atomically
 
 PAUSES_S = (2.0, 10.0, 30.0, 60.0)
 """Seconds of system time between two tries to pull an image."""
@@ -72,14 +75,6 @@ class NoImageNow(SpotrunError):
     """The image could not be pulled on this instance. Another instance may be able to pull it."""
 
 
-def name_of(context: AgentContext) -> str:
-    """
-    Return the name of this instance's container. No other instance or run uses this name. A restarted agent computes
-    the same name, so it finds the container that the previous agent made.
-    """
-    return f"spotrun-{context.assignment.run_uid}-{context.assignment.instance_id}"
-
-
 def start(context: AgentContext) -> None:
     """
     Start a new container for the instance.
@@ -90,21 +85,29 @@ def start(context: AgentContext) -> None:
     """
     image = context.spec.image
     assert image is not None
+    assignment = context.assignment
+    name = name_of(assignment.run_uid, assignment.instance_id)  # that of the container that an earlier agent made
     try:
-        remove_remembered(context.assignment.container_mark)
+        remove_remembered(assignment.container_mark, name)
         engine = _engine()
         _pull(context, engine, image)
-        remember(context.assignment.container_mark, engine, name_of(context))
-        context.container = engine.start(
-            image, name_of(context), context.assignment.run_uid, mounts_of(context.assignment.folder)
-        )
-        write_entrance(context.assignment.folder)
+        remember(assignment.container_mark, engine, name)
+        context.container = engine.start(image, name, assignment.run_uid, mounts_of(assignment.folder))
+        write_entrance(assignment.folder)
         if context.spec.train.run is None:
             python_in(context.container)  # otherwise each trainer would fail, on every instance
     except (NoImageNow, ImageUnusable):
         raise
     except SpotrunError as error:
         raise ImageUnusable(error.message, hint=error.hint) from error
+
+
+def remember(file: Path, engine: Engine, name: str) -> None:
+    """
+    Write a container's name to `file`. This must be done before the container starts. If the container's owner dies,
+    another process can then find and remove the container.
+    """
+    write_atomically(file, msgspec.json.encode({"engine": engine.name, "name": name}))
 
 
 def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -34,6 +34,7 @@ from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder import setup_cache, start_file, workdir
 from spotrun.run.events import SetUp
 from spotrun.run.reasons import reason_in
+from spotrun.store.atomic_write import write_atomically
 from spotrun.store.retrying import through_faults
 
 SETUP_MAX_S = 3600.0
@@ -84,9 +85,7 @@ def prepare(context: AgentContext) -> SetUp:
     how, size_bytes = _environment(context) if _has_environment(context) else ("none", 0)
     found = SetUp(seconds=context.clock.monotonic() - began_s, how=how, packed_bytes=size_bytes)
     if before is None or not before.since():  # a new container would lack the changes that `setup` made in this one
-        temporary = done.with_suffix(".tmp")
-        temporary.write_bytes(msgspec.json.encode(found))
-        temporary.replace(done)
+        write_atomically(done, msgspec.json.encode(found))
     return found
 
 

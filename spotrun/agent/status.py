@@ -5,7 +5,6 @@ object in the store, every few seconds.
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from pathlib import Path
@@ -22,6 +21,7 @@ from spotrun.clock import Clock
 from spotrun.errors import unless_no_room
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus, Busy, agent_key, write_status
 from spotrun.run.gang import MemberName
+from spotrun.store.atomic_write import write_atomically
 from spotrun.store.port import Store
 from spotrun.trainer_link import Progress
 
@@ -57,10 +57,8 @@ class Status:
     def change(self, **changes: Any) -> None:
         with self._lock:
             self.node = replace(self.node, **changes)
-            temporary = self._path.with_suffix(".tmp")
             with unless_no_room():  # only users of the instance read the file; the agent keeps the state in memory
-                temporary.write_bytes(msgspec.json.encode(self.node))
-                os.replace(temporary, self._path)
+                write_atomically(self._path, msgspec.json.encode(self.node))
 
     def progress(self, at: Progress) -> None:
         self.facts |= {"epochs": at.epochs, "metrics": at.metrics}

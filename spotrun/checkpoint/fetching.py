@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +75,7 @@ def fetch(
 
     Raises:
         StoreError: the store cannot be read.
-        SpotrunError: the folder cannot be written to.
+        SpotrunError: the folder cannot be written to, or the files do not fit on its disk.
     """
     wanted = []
     for file in files:
@@ -84,7 +85,42 @@ def fetch(
         else:
             progressed(file.size_bytes)
             yield Fetched(file, Outcome.REFUSED if reason.is_refused else Outcome.LEFT, reason)
+    _require_space(folder, sum(_growth_bytes(folder, file, record, force=force) for file in wanted))
     yield from _written(folder, wanted, lambda root: _ToUser(store, root, progressed, record, force=force))
+
+
+def _growth_bytes(folder: Path, file: OutputFile, record: Record, *, force: bool) -> int:
+    """Return how many bytes the folder grows by if the file is fetched. Only the size of the local file is read."""
+    try:
+        here_bytes = os.lstat(folder / file.path).st_size
+    except OSError:
+        return file.size_bytes
+    if force:
+        return max(0, file.size_bytes - here_bytes)
+    if record.written(file.path) is None:
+        return 0  # the file is the user's, so it is kept
+    is_kept_too = here_bytes > file.size_bytes
+    return file.size_bytes if is_kept_too else file.size_bytes - here_bytes
+
+
+def _require_space(folder: Path, needed_bytes: int) -> None:
+    """
+    Check the space before anything is written, because a list of a few kilobytes can name a file of any size.
+
+    Raises:
+        SpotrunError: the disk of `folder` has less space, or cannot be asked.
+    """
+    try:
+        disk = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists()))
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    if disk.total and needed_bytes > disk.free:  # some mounted folders do not say their size
+        needed, free = (f"{size_bytes / 1e6:,.1f} MB" for size_bytes in (needed_bytes, disk.free))
+        raise SpotrunError(
+            f"the files need {needed}, but the disk of {folder} has only {free} free",
+            hint="name only the files that you need (--list shows their sizes), or use --to to name a folder on "
+            "another disk",
+        )
 
 
 def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:

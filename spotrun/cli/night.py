@@ -11,7 +11,6 @@ from spotrun.cli.plain_help import HELP, Verbs, add_verbs
 
 if TYPE_CHECKING:
     from spotrun.clouds.nights import Nights
-    from spotrun.folder.night import Night
 
 NightArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the night. `spotrun night ls` shows it.")]
 
@@ -109,8 +108,7 @@ def run(name: NightArgument, store: StoreOption = None) -> None:
 
     from spotrun.report.tables import plain
 
-    night, nights = _installed(name, store)
-    answer = nights.begin(night.name, datetime.now(UTC))
+    answer = _installed(name, store).begin(name, datetime.now(UTC))
     trouble = f" ({answer['trouble']})" if answer.get("trouble") else ""
     print(plain(f"{answer.get('run')}: {answer.get('state')}{trouble}"))
 
@@ -122,7 +120,7 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.open_run import default_store
 
-    night, nights = _installed(name, store)
+    nights = _installed(name, store)
     folder = store or default_store()
     last = newest_run(NightRecord(folder, name, nights.pinned(name)))
     if last is not None and last.ledger.refresh().terminal is None:
@@ -131,18 +129,17 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
             f"`spotrun resume {last.typed}` takes care of the run, `spotrun down {last.typed}` ends it now"
         )
     confirm(yes, f"Remove the night {name}?", default=False, declined="nothing was removed")
-    nights.remove(night.name, folder, say)
+    nights.remove(name, folder, say)
     NightRecord(folder, name).remove()
     print(f"removed {name}")
 
 
-def _installed(name: str, store: str | None) -> tuple[Night, Nights]:
+def _installed(name: str, store: str | None) -> Nights:
     from spotrun.clouds.registry import nights_of
     from spotrun.folder.night_record import NightRecord
     from spotrun.runs.open_run import default_store
 
-    night = NightRecord(store or default_store(), name).read()
-    return night, nights_of(night)
+    return nights_of(NightRecord(store or default_store(), name).read())
 
 
 app = typer.Typer(

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -316,25 +316,22 @@ def entering(holder: int, command: Sequence[str], folder: Path) -> list[str]:
     return [*enter, "--", "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
 
 
+def name_of(run_uid: str, instance_id: str) -> str:
+    """Return the name of an instance's container. No other instance or run uses this name."""
+    return f"spotrun-{run_uid}-{instance_id}"
+
+
 class ContainerRecord(msgspec.Struct, frozen=True):
     """
     The content of the file that names a container. With this file, another process can remove the container if its
     owner has died.
+
+    The training can change this file, so no program's path is read from it, although earlier versions of spotrun wrote
+    one.
     """
 
-    engine: str
-    path: str
+    engine: Literal["docker", "podman"]
     name: str
-
-
-def remember(file: Path, engine: Engine, name: str) -> None:
-    """
-    Write a container's name to `file`. This must be done before the container starts. If the container's owner dies,
-    another process can then find and remove the container.
-    """
-    temporary = file.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.encode(ContainerRecord(engine.name, engine.path, name)))
-    temporary.replace(file)
 
 
 def remembered(file: Path) -> ContainerRecord | None:
@@ -344,16 +341,19 @@ def remembered(file: Path) -> ContainerRecord | None:
         return None
 
 
-def remove_remembered(file: Path) -> None:
+def remove_remembered(file: Path, name: str) -> None:
     """
-    Remove the container that `file` names. Harmless if the file or the container does not exist.
+    Remove the instance's container `name` with the engine that `file` names. Harmless if the file or the container does
+    not exist. The caller computes `name`, because the training could write the name of another container into the file.
 
     Raises:
         EngineFailed: the container could not be removed.
     """
     if (left := remembered(file)) is None:
         return
-    Engine(left.engine, left.path).remove(left.name)
+    if (path := shutil.which(left.engine)) is None:
+        raise EngineFailed(f"the container {name} cannot be removed", hint=f"install {left.engine} again")
+    Engine(left.engine, path).remove(name)
     file.unlink(missing_ok=True)
 
 

@@ -142,7 +142,7 @@ class NightRecord:
 
         Raises:
             RunNotFound: no night of this name is installed.
-            NightStrange: the record is not the one that was installed.
+            NightStrange: the record is not the one that was installed, or it names another night.
             StoreError: the stored object is not a night.
         """
         try:
@@ -156,9 +156,13 @@ class NightRecord:
             what = f"{self.store.uri}/{_NIGHT} is not what was installed (its sha256 is {found[:12]}…)"
             raise NightStrange(f"{what}, so no run begins", hint=SEE_WHO)
         try:
-            return decode(data, Night)
+            night = decode(data, Night)
         except OutOfBounds as error:
             raise StoreError(f"{self.store.uri} does not hold a valid night: {error}", hint=AGAIN) from error
+        if night.name != self._name:
+            what = f"{self.store.uri}/{_NIGHT} is the record of another night, {night.name[:64]!r}"
+            raise NightStrange(what, hint=SEE_WHO)
+        return night
 
     def newest(self) -> list[NumberedNight]:
         """

@@ -51,7 +51,8 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
     """
     temporary = folder / f"{NAME}.part"
     digest = hashlib.sha256()
-    with temporary.open("wb") as file:
+    temporary.unlink(missing_ok=True)
+    with temporary.open("xb") as file:
         while piece := store.get(key_of(sha256), file.tell(), PIECE_BYTES):
             digest.update(piece)
             file.write(piece)

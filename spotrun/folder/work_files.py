@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from spotrun.folder import paths
 from spotrun.folder.paths import is_nameable, is_text, leads_inside
+from spotrun.store.atomic_write import write_atomically
 
 MARK = ".spotrun"
 """Name of a file in a logger's folder. The file contains the uid of the run that made the folder."""
@@ -172,9 +173,7 @@ def remember(work: Path, path: Path) -> None:
         return
     there = tree(str(work), never=NEVER)
     found = {_name(each, facts): list(Stamp.of(facts)) for each, facts in there if not isinstance(facts, OSError)}
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(found))
-    temporary.replace(path)
+    write_atomically(path, json.dumps(found).encode())
 
 
 def remembered(path: Path) -> Mapping[str, Stamp]:

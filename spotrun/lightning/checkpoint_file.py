@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import secrets
 import zipfile
 from argparse import Namespace
 from collections import Counter, OrderedDict, deque
@@ -61,9 +62,9 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     """
     state, meta = read_image(image)
     state = {name: value for name, value in state.items() if name not in OURS}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with temporary.open("wb") as file:  # given a path, torch raises RuntimeError in place of OSError
+        with temporary.open("xb") as file:  # given a path, torch raises RuntimeError in place of OSError
             torch.save(_plain(state), file)
         facts = read_facts(temporary) if VERSION in state else _facts_of_another(state, meta)
         os.replace(temporary, path)

@@ -136,7 +136,8 @@ class LocalFolder(Alone):
     def _write(self, path: Path, arena: int, size_bytes: int) -> None:
         assert self._memory is not None
         new, start = path.with_name(f"{path.name}.new"), self._starts[arena]
-        with open(new, "wb") as file, memoryview(self._memory) as memory:
+        new.unlink(missing_ok=True)  # a training that was killed has left it, or another user has put a link there
+        with open(new, "xb") as file, memoryview(self._memory) as memory:
             file.write(memory[start : start + size_bytes])
             file.flush()
             os.fsync(file.fileno())

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from spotrun.clouds.local import members, processes
 from spotrun.clouds.local.driver import LocalDriver
 from spotrun.clouds.local.metadata import TOKEN_HEADER, TOKEN_PATH, TOKEN_TTL_HEADER
-from spotrun.clouds.local.records import CloudPaths, Record, RecordFolder, instance_id_of, write_atomically
+from spotrun.clouds.local.records import CloudPaths, Record, RecordFolder, instance_id_of
 from spotrun.errors import CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType
 from spotrun.spec.market_script import Action
+from spotrun.store.atomic_write import write_atomically
 from tests.support.eventually import eventually
 from tests.support.local_clouds import RUN, Bench, launcher, until
 from tests.support.local_markets import step

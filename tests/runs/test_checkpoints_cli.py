@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter, OrderedDict
@@ -199,6 +200,14 @@ def test_every_kind_of_value_in_a_state_comes_out_as_what_torch_reads_without_co
     assert mine["numpy"][0].tolist() == [0, 1, 2]
     assert mine["numpy"][1] == 2.5
     assert list(tmp_path.iterdir()) == [tmp_path / "out.ckpt"]
+
+
+def test_an_export_follows_no_link_that_was_put_in_its_way(tmp_path: Path) -> None:
+    (victim := tmp_path / "victim").write_text("mine")
+    (planted := tmp_path / f".out.ckpt.{os.getpid()}").symlink_to(victim)
+    export(bytearray(image_bytes({"state_dict": {}, "global_step": 0}, {"epoch": 0})), tmp_path / "out.ckpt")
+    assert victim.read_text() == "mine"
+    assert {*tmp_path.iterdir()} == {victim, planted, tmp_path / "out.ckpt"}
 
 
 # -- away ------------------------------------------------------------------------------------------------------------

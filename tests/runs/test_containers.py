@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from spotrun.agent import container as agents_container
-from spotrun.agent.container import ImageUnusable, NoImageNow, mounts_of, variables
+from spotrun.agent.container import ImageUnusable, NoImageNow, mounts_of, remember, variables
 from spotrun.agent.processes.trainer_process import environment_of, in_container, start_trainer, training_command
 from spotrun.agent.setup import prepare
 from spotrun.clouds.local.records import CloudLog, CloudPaths
 from spotrun.clouds.local.settling import bury
 from spotrun.container import ENTRANCE
 from spotrun.container import engine as engines
-from spotrun.container.engine import FILE, EngineFailed, find_engine, remember, remove_remembered
+from spotrun.container.engine import FILE, EngineFailed, find_engine, remove_remembered
 from spotrun.container.registry import Credentials, NotForThisUser
 from spotrun.errors import NotInstalled
 from spotrun.instance import EndedBy
@@ -296,27 +296,50 @@ def test_containers_of_another_machine_are_refused(
     assert stand_in.containers == []
 
 
-@as_root
-def test_the_end_of_a_local_instance_removes_its_container(stand_in: StandIn, tmp_path: Path) -> None:
+class Stop(Exception):
+    """Ends `bury` after it has removed the container."""
+
+
+def bury_local_instance(tmp_path: Path, write: Callable[[Path], object]) -> Path:
+    """End an instance of the local cloud after `write` has written the file that names its container."""
     places = CloudPaths(tmp_path / "cloud")
     folder = places.record_folder("i-0123456789abcdef0")
     assert folder is not None
     folder.disk.mkdir(parents=True)
     assert folder.disk == places.disk(folder.instance_id)
-    remember(folder.disk / FILE, find_engine(), "spotrun-left")
-    stand_in.folder.joinpath("containers/spotrun-left").write_text("999999999")
-
-    class Stop(Exception):
-        pass
+    write(folder.disk / FILE)
 
     def end(*_: object) -> None:
         raise Stop
 
-    record = type("Record", (), {"instance": type("Instance", (), {"ended_at": None}), "end": end})()
+    record = type("Record", (), {"instance": type("Instance", (), {"ended_at": None, "run_uid": UID})(), "end": end})()
     with pytest.raises(Stop):
         bury(folder, CloudLog(places.log), record, None, EndedBy.CLOUD)  # type: ignore[arg-type]
+    return folder.disk / FILE
+
+
+@as_root
+def test_the_end_of_a_local_instance_removes_its_container(stand_in: StandIn, tmp_path: Path) -> None:
+    name = engines.name_of(UID, "i-0123456789abcdef0")
+    stand_in.folder.joinpath("containers", name).write_text("999999999")
+    file = bury_local_instance(tmp_path, lambda file: remember(file, find_engine(), name))
     assert stand_in.containers == []
-    assert not (folder.disk / FILE).exists()
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("engine", ["docker", "program", "../program", ""])
+def test_a_cleanup_runs_no_program_and_removes_no_container_that_the_training_names(
+    stand_in: StandIn, tmp_path: Path, engine: str
+) -> None:
+    """The training may write the file that names its container."""
+    program, others = tmp_path / "engine" / "bin" / "program", stand_in.folder / "containers" / "another"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/canary\n")
+    program.chmod(0o755)
+    others.write_text("999999999")
+    facts = {"engine": engine, "path": str(program), "name": "another"}
+    bury_local_instance(tmp_path, lambda file: file.write_text(json.dumps(facts)))
+    assert not (tmp_path / "canary").exists()
+    assert stand_in.containers == ["another"]
 
 
 @as_root
@@ -452,7 +475,8 @@ def test_each_member_of_a_gang_has_a_container_of_its_own_and_who_is_left_trains
         made.wait_for(ev.CheckpointCommitted, within_s=WITHIN_S)
         assert {*engine.containers()} == {f"spotrun-{UID}-{node.instance_id}" for node in (first, second)}
         second.is_taken()
-        remove_remembered(second.folder / FILE)  # as the local cloud does, and a machine that is gone need not
+        # as the local cloud does, and a machine that is gone need not
+        remove_remembered(second.folder / FILE, f"spotrun-{UID}-{second.instance_id}")
         made.lost(second)
         assert engine.containers() == [f"spotrun-{UID}-{first.instance_id}"]
         (third,) = made.launch_members(1)

@@ -62,9 +62,11 @@ def attempt(zygote: Zygote, job: dict[str, object], folder: Path) -> int:
 
 @pytest.mark.parametrize("name", ["accumulation", "twice"])
 def test_without_an_agent_a_script_goes_on_in_its_own_folder(zygote: Zygote, tmp_path: Path, name: str) -> None:
-    """`twice` has two fits, and is killed in each."""
+    """`twice` has two fits, and is killed in each. Another user has put a link where it writes its first snapshot."""
     straight = zygote.alone(job_of(name), tmp_path / "straight")
-    local = tmp_path / "local"
+    (local := tmp_path / "local").mkdir()
+    (victim := tmp_path / "victim").write_text("mine")
+    (local / "fit-1.new").symlink_to(victim)
     job = job_of(name) | {"local": str(local)}
     for kill in (5, 9, 14):
         assert attempt(zygote, job | {"kill": f"at:{kill}"}, tmp_path) == -signal.SIGKILL, (
@@ -73,6 +75,7 @@ def test_without_an_agent_a_script_goes_on_in_its_own_folder(zygote: Zygote, tmp
     assert zygote.alone(job, tmp_path) == straight
     assert zygote.alone(job | {"kill": "at:1"}, tmp_path) == straight, "it had ended, and does no step"
     assert {path.name for path in local.iterdir()} <= {"lock", "fit-1", "fit-2", "fit-1.new"}
+    assert victim.read_text() == "mine"
 
 
 def test_two_trainings_are_not_saved_in_one_folder(zygote: Zygote, tmp_path: Path) -> None:

@@ -93,6 +93,20 @@ def test_metrics_are_served_in_both_formats_until_a_signal(store: Path) -> None:
         assert process.wait(60) == 128 + signal.SIGTERM
 
 
+def test_a_page_whose_name_leads_to_this_machine_gets_no_metrics(store: Path) -> None:
+    """A browser takes the endpoint for a part of the page if the page's name suddenly has the endpoint's address."""
+    with metrics_served(store) as (url, _):
+        for host in ("evil.example", "evil.example:9753", "127.0.0.1.evil.example", "10.1.2.3:9753", ""):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(urllib.request.Request(url, headers={"Host": host}), timeout=60)
+            told = refused.value.read().decode()
+            assert (refused.value.code, "spotrun_" in told) == (403, False), host
+            assert "use the address in --listen" in told
+        for host in ("localhost:1", "LocalHost", "127.0.0.1", "[::1]:9753"):
+            asked = urllib.request.Request(url, headers={"Host": host})
+            assert urllib.request.urlopen(asked, timeout=60).status == 200, host
+
+
 def test_a_port_that_is_taken_is_one_error(store: Path, spotrun: Spotrun) -> None:
     with metrics_served(store) as (url, _):
         said = spotrun("metrics", "--store", store, "--listen", urllib.parse.urlsplit(url).netloc)

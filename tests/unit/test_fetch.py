@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from blake3 import blake3
 
 from spotrun.checkpoint import fetching
-from spotrun.folder.stored_files import Listing, OutputFile, Piece, list_key
+from spotrun.folder.stored_files import PIECE_MAX_BYTES, Listing, OutputFile, Piece, list_key
 from spotrun.run import events as ev
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Said, Spotrun
@@ -35,7 +37,8 @@ class Run:
         self._history.running()
         self.folder = Path(f"demo-{uid}-files")
 
-    def lists(self, files: dict[str, str], modified_ns: int = 10**18) -> None:
+    def lists(self, files: dict[str, str], modified_ns: int = 10**18, times: int = 1) -> None:
+        """Store the files and their list, in which a file that fills a whole piece has this piece `times` times."""
         history = self._history
         store = LocalStore(self._runs / f"demo-{history.uid}")
         pieces = {text: Piece(history.attempt, blake3(text.encode()).hexdigest(), len(text)) for text in files.values()}
@@ -43,9 +46,9 @@ class Run:
             store.put(piece.key, text.encode())
         listed = []
         for path, text in files.items():
-            piece = pieces[text]
-            sizes = {"size_bytes": piece.size_bytes, "modified_ns": modified_ns, "attempt": history.attempt}
-            listed.append(OutputFile(path=path, pieces=(piece,), **sizes))
+            of = (pieces[text],) * (times if len(text) == PIECE_MAX_BYTES else 1)
+            sizes = {"size_bytes": sum(piece.size_bytes for piece in of), "modified_ns": modified_ns}
+            listed.append(OutputFile(path=path, pieces=of, attempt=history.attempt, **sizes))
         data = msgspec.json.encode(Listing(files=tuple(listed)))
         key = list_key(history.attempt, digest := blake3(data).hexdigest())
         store.put(key, data)
@@ -404,6 +407,49 @@ def test_two_runs_in_one_folder_replace_what_fetch_wrote_and_nothing_else(runs: 
     Path("results/b").write_text("by hand")
     spotrun("fetch", "demo-1123456789", "--to", "results")
     assert read(Path("results")) == {"a": "two", "b": "by hand"}
+
+
+# -- space -----------------------------------------------------------------------------------------------------------
+
+
+def small_disk(monkeypatch: pytest.MonkeyPatch, free_bytes: int, total_bytes: int = 1 << 40) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=total_bytes, free=free_bytes))
+
+
+def test_files_that_do_not_fit_on_the_disk_are_refused_before_any_is_written(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
+    """A piece of 16 MiB, named over and over, makes a file of any size from a list of some kilobytes."""
+    run = Run(runs)
+    run.lists({"small": "text", "huge": "x" * PIECE_MAX_BYTES}, times=100)
+    small_disk(monkeypatch, 10**9)
+    said = spotrun("fetch", "demo")
+    assert said.code == 1
+    assert "the files need 1,677.7 MB, but the disk of demo-0123456789-files has only 1,000.0 MB free" in said.err
+    assert "try: name only the files that you need (--list shows their sizes), or use --to to name" in said.err
+    assert not run.folder.exists()
+    assert spotrun("fetch", "demo", "small").code == 0
+    small_disk(monkeypatch, 0, total_bytes=0)  # as of a mounted folder that does not say its size
+    assert spotrun("fetch", "demo", "small", "--to", "elsewhere").code == 0
+
+
+def test_files_that_are_there_already_or_are_kept_need_no_space(
+    run: Run, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
+) -> None:
+    run.lists({"same": "v1", "changed": "v1", "longer": "v1 and more", "grows": "v1"})
+    spotrun("fetch", "demo")
+    (run.folder / "users").write_text("by hand")
+    run.lists({"same": "v1", "changed": "v2", "longer": "v2", "grows": "v2 and", "users": "of the run"})
+    small_disk(monkeypatch, 5)
+    assert "the files need 0.0 MB" in spotrun("fetch", "demo").err
+    small_disk(monkeypatch, 6)  # for `longer`, whose earlier bytes are kept under another name, and `grows`
+    said = spotrun("fetch", "demo")
+    assert (said.code, read(run.folder)["changed"], read(run.folder)["grows"]) == (0, "v2", "v2 and")
+    small_disk(monkeypatch, 0)
+    assert spotrun("fetch", "demo").code == 0
+    assert "the files need 0.0 MB" in spotrun("fetch", "demo", "--force").err
+    small_disk(monkeypatch, 3)
+    assert spotrun("fetch", "demo", "--force").code == 0
 
 
 @pytest.mark.parametrize("damage", ["cut off", "gone", "no text", "unreadable"])

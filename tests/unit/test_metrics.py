@@ -337,6 +337,22 @@ def test_an_address_is_a_host_and_a_port() -> None:
             metrics_endpoint.parse(wrong)
 
 
+def test_an_endpoint_answers_only_to_its_own_names() -> None:
+    listed = {
+        ("127.0.0.1", "127.0.0.1"): {"127.0.0.1", "[::1]", "localhost"},
+        ("gpu1.example", "10.1.2.3"): {"127.0.0.1", "[::1]", "localhost", "gpu1.example", "10.1.2.3"},
+        ("0.0.0.0", "0.0.0.0"): {"127.0.0.1", "[::1]", "localhost", "10.1.2.3", "10.9.9.9", "me", "me.example"},
+    }
+    everyone = {*("evil.example", "me.evil.example", "10.1.2.3@evil.example", "[::1", "a b", "")}.union(
+        *listed.values()
+    )
+    for (name, bound), own in listed.items():
+        is_own = metrics_endpoint.own_hosts(name, bound, ["me", "Me.example"])
+        found = {host for host in everyone if is_own(host)}
+        assert found == own, name
+        assert {host for host in everyone if host and is_own(f"{host.upper()}:9753")} == own
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

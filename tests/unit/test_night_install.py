@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from spotrun.clouds import registry
 from spotrun.folder.night import VARIABLE, Night, Pin, pin_for, pinned
-from spotrun.folder.night_record import BegunNight, NightRecord, NumberedNight
+from spotrun.folder.night_record import BegunNight, NightRecord, NumberedNight, names
 from spotrun.night import rows as night_rows
 from spotrun.spec.model import RunSpec
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
@@ -215,3 +216,27 @@ def test_record_with_fields_that_no_spotrun_writes_is_refused_and_hides_no_other
     assert [each["name"] for each in said.json] == ["a"]
     assert said.code == 5
     assert "nights/b does not hold a valid night" in said.err
+
+
+@pytest.mark.parametrize("words", [("rm", "a", "-y"), ("run", "a")])
+def test_record_that_names_another_night_neither_removes_nor_begins_any(
+    installed: Installed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spotrun: Spotrun,  # noqa: F811
+    words: tuple[str, ...],
+) -> None:
+    called = list[str]()
+    monkeypatch.setattr(registry, "nights_of", lambda night: installed)
+    monkeypatch.setattr(installed, "begin", lambda name, now: called.append(name) or {}, raising=False)
+    monkeypatch.setattr(installed, "remove", lambda name, store, say: called.append(name), raising=False)
+    NightRecord(str(tmp_path), "a").install(replace(NIGHT, name="victim"))
+    NightRecord(str(tmp_path), "victim").install(replace(NIGHT, name="victim"))
+    said = spotrun("night", *words, "--store", tmp_path)
+    assert (said.code, called) == (5, [])
+    assert "nights/a/night.json is the record of another night, 'victim'" in said.err
+    assert "try: install the night again: spotrun night install" in said.err
+    assert names(str(tmp_path)) == ["a", "victim"]
+    NightRecord(str(tmp_path), "a").install(NIGHT)
+    assert spotrun("night", *words, "--store", tmp_path).code == 0
+    assert called == ["a"]

@@ -19,6 +19,7 @@ import msgspec
 from spotrun import proc
 from spotrun.proc import ProcessMark, Stat
 from spotrun.run.bounds import OutOfBounds, decode
+from spotrun.store.atomic_write import write_atomically
 
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
 """
@@ -80,9 +81,7 @@ def signal_all(leader: int, number: signal.Signals) -> None:
 
 
 def remember(path: Path, group: ProcessMark) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.encode(group))
-    temporary.replace(path)
+    write_atomically(path, msgspec.json.encode(group))
 
 
 def kill_group(group: int) -> None:

@@ -20,6 +20,7 @@ from spotrun.clock import Clock
 from spotrun.errors import CloudError
 from spotrun.market.quotes import Quote, Quotes
 from spotrun.offering import CapacityType
+from spotrun.store.atomic_write import write_atomically
 
 ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
 KEPT_FOR_S = 24 * 3600.0
@@ -103,9 +104,7 @@ def _through(cache: Path, url: str, clock: Clock) -> bytes:
     data = _fetched(url)
     _decoded(data)  # raises an error, so only the advisor's data is cached
     cache.mkdir(parents=True, exist_ok=True)
-    coming = kept.with_suffix(f".{os.getpid()}")
-    coming.write_bytes(data)
-    coming.replace(kept)
+    write_atomically(kept, data)
     return data
 
 

@@ -22,6 +22,7 @@ from urllib.parse import urlencode, urlsplit
 from spotrun.clock import Clock
 from spotrun.clouds.metadata import MetadataConnection
 from spotrun.clouds.notices import Blind, Notice
+from spotrun.store.atomic_write import write_atomically
 
 HOST_VARIABLE = "GCE_METADATA_HOST"
 HOSTS = ("169.254.169.254", "metadata.google.internal")
@@ -186,6 +187,4 @@ def _write(kept: Path | None, heard_s: float) -> None:
     """Store the time. Ignore failures, because the notice must be reported even if the disk is full."""
     if kept is not None:
         with contextlib.suppress(OSError):
-            temporary = kept.with_suffix(".tmp")
-            temporary.write_text(repr(heard_s))
-            temporary.replace(kept)
+            write_atomically(kept, repr(heard_s).encode())

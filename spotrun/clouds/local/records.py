@@ -37,6 +37,7 @@ from spotrun.clouds.local.config import MarketConfig
 from spotrun.errors import CloudUnavailable
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.proc import ProcessMark
+from spotrun.store.atomic_write import write_atomically
 
 RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
 """
@@ -288,21 +289,6 @@ def try_flock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """
-    Replace the file in one step: a reader sees either the old bytes or the new bytes. The file is not flushed to disk,
-    so a crash of the machine may lose it. That does no harm, because the crash also ends the local instances that the
-    file describes.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _plain(value: object) -> object:

@@ -20,10 +20,11 @@ from pathlib import Path
 import msgspec
 
 from spotrun.clouds.local.config import ScriptStep
-from spotrun.clouds.local.records import try_flock, write_atomically
+from spotrun.clouds.local.records import try_flock
 from spotrun.offering import CapacityType
 from spotrun.run.bounds import Count, OutOfBounds, decode
 from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
+from spotrun.store.atomic_write import write_atomically
 
 
 class StepFired(msgspec.Struct, frozen=True, kw_only=True):

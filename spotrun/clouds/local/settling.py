@@ -118,7 +118,7 @@ def bury(
     """
     Record that an instance ended at `at`. The caller must hold the instance's lock and have killed all its processes.
     """
-    _remove_container(folder.disk / CONTAINER)
+    _remove_container(folder.disk / CONTAINER, record.instance.run_uid, folder.instance_id)
     if record.instance.ended_at is None:
         record = record.end(at, by, init_exit_code)
         folder.write(record)  # before the log: if this is interrupted, another process logs the same
@@ -128,16 +128,16 @@ def bury(
     return record
 
 
-def _remove_container(remembered: Path) -> None:
+def _remove_container(remembered: Path, run_uid: str, instance_id: str) -> None:
     """
     Remove the container if there is one. The import is inside the function because few instances have a container.
     """
     if not remembered.exists():
         return
-    from spotrun.container.engine import remove_remembered
+    from spotrun.container.engine import name_of, remove_remembered
 
     with contextlib.suppress(SpotrunError):  # the container also ends when its input ends
-        remove_remembered(remembered)
+        remove_remembered(remembered, name_of(run_uid, instance_id))
 
 
 def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime, by: EndedBy) -> Record:

@@ -18,6 +18,7 @@ from time import time
 
 from spotrun.clock import Clock
 from spotrun.clouds.notices import Blind, Notice
+from spotrun.store.atomic_write import write_atomically
 
 FILE = "slurm-notice.json"
 BEAT_S = 5.0
@@ -59,6 +60,5 @@ def read(file: Path) -> datetime | None:
 
 
 def write(file: Path, deadline: datetime | None) -> None:
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"deadline_at": None if deadline is None else deadline.timestamp()}))
-    temporary.replace(file)
+    told = {"deadline_at": None if deadline is None else deadline.timestamp()}
+    write_atomically(file, json.dumps(told).encode())
