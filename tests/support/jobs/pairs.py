@@ -3,8 +3,8 @@ Counts, and keeps its count in two files that belong together. It looks at them 
 
     pairs.py FOLDER UNTIL [rests=S] [gap=S] [term=save|ignore|crash|slow] [fail=FILE]
 
-Between the two writes passes a `gap`, and after them it `rests`: at least S seconds, and longer on a busy machine, where
-an agent needs more time to see that nothing changes. Where FILE is, it fails when it has counted once.
+Between the two writes passes a `gap`, and after them it `rests`: at least S seconds, and longer on a busy machine,
+where an agent needs more time to see that nothing changes. Where FILE is, it fails when it has counted once.
 """
 
 import os
