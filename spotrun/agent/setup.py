@@ -38,7 +38,6 @@ from spotrun.clouds.registry import cloud_named
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder import setup_cache, start_file, workdir
 from spotrun.folder.setup_cache import PackedSetup
-from spotrun.offering import CapacityType
 from spotrun.run.events import PackDigest, SetUp
 from spotrun.run.reasons import reason_in
 from spotrun.store.retrying import through_faults
@@ -130,7 +129,7 @@ def _environment(context: AgentContext) -> SetUp:
         return SetUp(seconds=0, how="run")
     offering = context.recorder.state.launches[context.assignment.launch].intent.offering
     key = environment.key_of(context.spec, context.created.workdir_sha256, offering.accelerators)
-    packed = _unpacked(context, key, own=offering.capacity_type is CapacityType.OWN)
+    packed = _unpacked(context, key, own=offering.is_own)
     if packed is not None:
         return _set_up("unpacked", key, packed)
     return _set_up("run", key, _run_and_pack(context, key, watched=not cloud_named(offering.cloud).here))
