@@ -195,7 +195,7 @@ def _vouch(state: RunState, setup: ev.SetUp | None) -> RunState:
     Keep the digest of a stored set-up. After an attempt has started, entries may come from the training, so their
     digests are ignored (protocol 31).
     """
-    if state.attempts or setup is None or setup.pack is None:
+    if state.attempts or setup is None or setup.pack is UNSET:
         return state
     return replace(state, packs_before_training=(*state.packs_before_training, setup.pack))
 

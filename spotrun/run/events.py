@@ -564,14 +564,14 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
 
     `how` is "run" if the job's set-up command was executed, "unpacked" if the files that it had made on an earlier
     instance were unpacked, and "none" if the job has no such command. `packed_bytes` is the size of the archive that
-    was unpacked, or that was packed for later instances, and `pack` is its digest; None if there is no archive, or in
-    a run that an earlier version created.
+    was unpacked, or that was packed for later instances, and `pack` is its digest; UNSET if there is no archive, or
+    in a run that an earlier version created.
     """
 
     seconds: Seconds
     how: str
     packed_bytes: Count = 0
-    pack: PackDigest | None = None
+    pack: PackDigest | UnsetType = UNSET
 
     @property
     def objects(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from spotrun.agent import diff_archive
@@ -178,7 +179,7 @@ def test_trial_of_a_sweep_unpacks_only_the_cache_that_its_entry_0_names(
     first = run.one_that_packs()
     named = prepare(first).pack
     node = run.another()
-    assert named is not None
+    assert named is not UNSET
     if exchanged:
         assert exchange(node, ("work/evil", b"x")) == named
     node.created = replace(node.created, setup_packs=(named,))

@@ -21,7 +21,7 @@ KEY = "a" * 64
 PACK, FORGED = PackDigest(KEY, "1" * 64), PackDigest(KEY, "2" * 64)
 
 
-def made(pack: PackDigest | None, how: str = "run") -> SetUp:
+def made(pack: PackDigest, how: str = "run") -> SetUp:
     return SetUp(seconds=9.0, how=how, packed_bytes=5, pack=pack)
 
 
