@@ -35,6 +35,7 @@ from spotrun.store.port import CopiesItself, Store
 from spotrun.store.retrying import through_faults
 
 FOLDER = "environments"
+DESCRIPTION_MAX_BYTES = 1 << 20
 SIDE_BY_SIDE = 8
 WITHIN_S = 300.0
 """Maximum seconds of system time for which calls to the store are retried after faults."""
@@ -72,7 +73,9 @@ def find(store: Store, key: str) -> PackedSetup | None:
         StoreError: the store cannot be read.
     """
     try:
-        return decode(through_faults(WITHIN_S)(store.get, _description_key(key)), PackedSetup)
+        return decode(
+            through_faults(WITHIN_S)(lambda: store.get(_description_key(key), 0, DESCRIPTION_MAX_BYTES)), PackedSetup
+        )
     except ObjectMissing:
         return None
     except OutOfBounds as error:
@@ -95,7 +98,7 @@ def fetch(store: Store, key: str, packed: PackedSetup, archive: Path) -> None:
 def _fetch_part(store: Store, key: str, packed: PackedSetup, file: int, number: int) -> None:
     name, part = _part_key(key, packed.launch, number), packed.parts[number]
     try:
-        data = through_faults(WITHIN_S)(store.get, name)
+        data = through_faults(WITHIN_S)(lambda: store.get(name, 0, part.size_bytes + 1))
     except ObjectMissing as error:
         raise SetupUnusable(f"{name} is missing") from error
     if len(data) != part.size_bytes or hashlib.sha256(data).hexdigest() != part.sha256:
@@ -181,10 +184,10 @@ def copy(source: Store, target: Store, packs: Iterable[PackDigest]) -> int:
     copied = 0
     for pack, packed in stored_of(source, packs):
         with suppress(ObjectMissing):
-            for number in range(len(packed.parts)):
+            for number, part in enumerate(packed.parts):
                 name = _part_key(pack.key, packed.launch, number)
                 if not (isinstance(target, CopiesItself) and target.copy_from(source, name)):
-                    target.put(name, source.get(name))
+                    target.put(name, source.get(name, 0, part.size_bytes + 1))
             copied += target.put_if_absent(_description_key(pack.key), msgspec.json.encode(packed))
     return copied
 

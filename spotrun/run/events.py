@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -104,8 +104,8 @@ class PackDigest(msgspec.Struct, frozen=True):
     of its description, which contains the digest of each of its parts.
     """
 
-    key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,64}$")]
-    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    key: str
+    sha256: str
 
 
 class RunCreated(Event, frozen=True, kw_only=True):

@@ -55,8 +55,6 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         of, meta = arguments
-        if meta.pattern is not None:
-            return st.from_regex(meta.pattern)
         if meta.le is None:
             return values_of(of)
         least = meta.gt if meta.ge is None else meta.ge
