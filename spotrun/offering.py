@@ -88,8 +88,13 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     def pool(self) -> Pool:
         return Pool(zone=self.zone, instance_type=self.instance_type, capacity_type=self.capacity_type)
 
+    @property
+    def is_own(self) -> bool:
+        """True if the machine is the user's own, so that instances run with the user's rights."""
+        return self.capacity_type is CapacityType.OWN
+
     def __str__(self) -> str:
-        if self.capacity_type is CapacityType.OWN:
+        if self.is_own:
             return f"{self.instance_type} at home"
         return f"{self.instance_type} {self.capacity_type.in_words} in {self.cloud}/{self.zone}"
 

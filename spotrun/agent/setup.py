@@ -9,6 +9,10 @@ the machine image has no PyTorch, PyTorch is installed into that environment.
 spotrun/folder/setup_cache.py keeps the result of `setup` for the next instances, so that the user does not pay for
 running the command again. If the cached result cannot be used, the command runs again in clean folders, and the log
 says so.
+
+A training can exchange the cached result, so the digest of the result is in the ledger before the training begins. What
+an earlier trial of a sweep has cached, and what the user's own machine takes from the cache, must have such a digest
+(protocol 31).
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import time
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from spotrun.agent import container, diff_archive
 from spotrun.agent.agent_context import AgentContext
@@ -32,7 +37,8 @@ from spotrun.agent.processes.trainer_process import NEVER_STARTS, environment_of
 from spotrun.clouds.registry import cloud_named
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder import setup_cache, start_file, workdir
-from spotrun.run.events import SetUp
+from spotrun.folder.setup_cache import PackedSetup
+from spotrun.run.events import PackDigest, SetUp
 from spotrun.run.reasons import reason_in
 from spotrun.store.atomic_write import write_atomically
 from spotrun.store.retrying import through_faults
@@ -82,8 +88,8 @@ def prepare(context: AgentContext) -> SetUp:
     before = (
         ContainerEffects(context.container) if context.container is not None and _has_environment(context) else None
     )
-    how, size_bytes = _environment(context) if _has_environment(context) else ("none", 0)
-    found = SetUp(seconds=context.clock.monotonic() - began_s, how=how, packed_bytes=size_bytes)
+    made = _environment(context) if _has_environment(context) else SetUp(seconds=0, how="none")
+    found = replace(made, seconds=context.clock.monotonic() - began_s)
     if before is None or not before.since():  # a new container would lack the changes that `setup` made in this one
         write_atomically(done, msgspec.json.encode(found))
     return found
@@ -115,34 +121,40 @@ def _lacks_torch(context: AgentContext) -> bool:
     return context.container is None and environment.lacks_torch()
 
 
-def _environment(context: AgentContext) -> tuple[str, int]:
-    """
-    Make the environment: unpack it from the setup cache, or run `setup`. Return which of the two was done ("unpacked"
-    or "run"), and the size of the packed files; 0 if nothing was packed.
-    """
+def _environment(context: AgentContext) -> SetUp:
+    """Make the environment: unpack it from the setup cache, or run `setup`. The result does not contain the time."""
     if not context.spec.pack_setup:
         _run(context)
-        return "run", 0
+        return SetUp(seconds=0, how="run")
     offering = context.recorder.state.launches[context.assignment.launch].intent.offering
     key = environment.key_of(context.spec, context.created.workdir_sha256, offering.accelerators)
-    size_bytes = _unpacked(context, key)
-    if size_bytes is not None:
-        return "unpacked", size_bytes
-    return "run", _run_and_pack(context, key, watched=not cloud_named(offering.cloud).here)
+    packed = _unpacked(context, key, own=offering.is_own)
+    if packed is not None:
+        return _set_up("unpacked", key, packed)
+    return _set_up("run", key, _run_and_pack(context, key, watched=not cloud_named(offering.cloud).here))
+
+
+def _set_up(how: str, key: str, packed: PackedSetup | None) -> SetUp:
+    if packed is None:
+        return SetUp(seconds=0, how=how)
+    return SetUp(seconds=0, how=how, packed_bytes=packed.size_bytes, pack=packed.digest(key))
 
 
 # -- from the cache -----------------------------------------------------------------------------------------------
 
 
-def _unpacked(context: AgentContext, key: str) -> int | None:
+def _unpacked(context: AgentContext, key: str, *, own: bool) -> PackedSetup | None:
     """
-    Unpack the environment from the setup cache, and return its packed size. Return None if `setup` has to run, because
-    the cache has no environment for this `key`, or it cannot be used here.
+    Unpack the environment from the setup cache, and return its description. Return None if `setup` has to run, because
+    the cache has no environment for this `key`, or it cannot be used here. `own` is True on the user's own machine.
     """
     began_s = time.monotonic()
     try:
         packed = setup_cache.find(context.store, key)
         if packed is None:
+            return None
+        if not _is_trusted(context, packed.digest(key), own=own):
+            context.note("setup runs again: the ledger does not contain the digest of this setup cache")
             return None
         _unpack(context, key, packed)
     except setup_cache.SetupUnusable as damage:
@@ -156,12 +168,23 @@ def _unpacked(context: AgentContext, key: str) -> int | None:
         context.note(
             f"setup: cache of launch {packed.launch} unpacked in {seconds:.1f} s ({_megabytes(packed.size_bytes)})"
         )
-        return packed.size_bytes
+        return packed
     through_faults(FETCH_WITHIN_S)(_fetch, context)
     return None
 
 
-def _unpack(context: AgentContext, key: str, packed: setup_cache.PackedSetup) -> None:
+def _is_trusted(context: AgentContext, pack: PackDigest, *, own: bool) -> bool:
+    """
+    Return True if this instance may run what is in the packed set-up. If the ledger does not vouch for it, this run's
+    instances have made it, or its training. Then only the rented instances of this run use it, unless entry 0 names
+    another one of this key.
+    """
+    if pack in context.recorder.state.vouched_packs:
+        return True
+    return not own and all(pack.key != copied.key for copied in context.created.copied_packs)
+
+
+def _unpack(context: AgentContext, key: str, packed: PackedSetup) -> None:
     archive = context.assignment.folder / "setup-fetched.tar"
     try:
         setup_cache.fetch(context.store, key, packed, archive)
@@ -174,10 +197,10 @@ def _unpack(context: AgentContext, key: str, packed: setup_cache.PackedSetup) ->
 # -- by the command --------------------------------------------------------------------------------------------------
 
 
-def _run_and_pack(context: AgentContext, key: str, *, watched: bool) -> int:
+def _run_and_pack(context: AgentContext, key: str, *, watched: bool) -> PackedSetup | None:
     """
-    Run the command, and pack what it has changed in FOLDERS. Return the size of the archive, which a thread then
-    uploads. Return 0 if nothing is packed.
+    Run the command, and pack what it has changed in FOLDERS. Return the description of the archive, which a thread then
+    uploads. Return None if nothing is packed.
 
     If `watched` is True, check whether the command also changed anything outside of FOLDERS. If it did, nothing is
     packed, because an instance that unpacks the archive would lack these changes.
@@ -193,13 +216,14 @@ def _run_and_pack(context: AgentContext, key: str, *, watched: bool) -> int:
     why_not = _why_not_packed(context, changed, side_effects)
     if why_not:
         context.note(f"setup took {took_s:.1f} s; it will run again on each instance: {why_not}")
-        return 0
+        return None
     archive = context.assignment.folder / "setup.tar"
     diff_archive.pack(changed, archive)
-    size_bytes = archive.stat().st_size
-    context.note(f"setup took {took_s:.1f} s; its result is packed for the next instance ({_megabytes(size_bytes)})")
-    threading.Thread(target=_store, args=(context, key, archive), name="setup-cache", daemon=True).start()
-    return size_bytes
+    packed = setup_cache.describe(context.assignment.launch, archive)
+    size = _megabytes(packed.size_bytes)
+    context.note(f"setup took {took_s:.1f} s; its result is packed for the next instance ({size})")
+    threading.Thread(target=_store, args=(context, key, packed, archive), name="setup-cache", daemon=True).start()
+    return packed
 
 
 def _surroundings(context: AgentContext, *, watched: bool) -> SideEffects | ContainerEffects | None:
@@ -222,10 +246,10 @@ def _why_not_packed(
     return f"{_megabytes(size_bytes)} are too much to pack" if size_bytes > PACKED_MAX_BYTES else ""
 
 
-def _store(context: AgentContext, key: str, archive: Path) -> None:
+def _store(context: AgentContext, key: str, packed: PackedSetup, archive: Path) -> None:
     """Upload the archive while the training begins. If that fails, the next instance runs the `setup` command."""
     try:
-        stored = setup_cache.upload(context.store, key, context.assignment.launch, archive)
+        stored = setup_cache.upload(context.store, key, packed, archive)
     except StoreError as error:
         context.note(f"the setup cache could not be stored, so the next instance runs setup again: {error.message}")
     else:

@@ -190,7 +190,18 @@ def _run_failed(state: RunState, entry: Entry, event: ev.RunFailed) -> RunState:
     return _end_run(state, "failed", entry, event.cause, event.detail)
 
 
+def _vouch(state: RunState, setup: ev.SetUp | None) -> RunState:
+    """
+    Keep the digest of a stored set-up. After an attempt has started, entries may come from the training, so their
+    digests are ignored (protocol 31).
+    """
+    if state.attempts or setup is None or setup.pack is UNSET:
+        return state
+    return replace(state, packs_before_training=(*state.packs_before_training, setup.pack))
+
+
 def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) -> RunState:
+    state = _vouch(state, event.setup)
     predecessor = state.current
     if predecessor is not None:
         end = AttemptEnd(cause=Cause.REPLACED, stopped_at=entry.at, known_at=entry.at, last_step=None, detail="fenced")
@@ -219,7 +230,7 @@ def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
 
 
 def _ready(state: RunState, entry: Entry, event: ev.MemberReady) -> RunState:
-    name = ev.name_of(event)
+    name, state = ev.name_of(event), _vouch(state, event.setup)
     since = state.member(name).ready_since or entry.at
     state = _with_member(state, name, ready=event, ready_at=entry.at, ready_since=since)
     first = event.setup is not None and state.member(name).setup is None

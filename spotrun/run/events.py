@@ -98,6 +98,16 @@ SWEEP = "sweep "
 """Values of `RunCreated.part_of`: either `BENCH`, or the prefix `SWEEP` followed by the name of a sweep."""
 
 
+class PackDigest(msgspec.Struct, frozen=True):
+    """
+    Identifies the content of one stored set-up. `key` is the name under which it is stored, and `sha256` is the digest
+    of its description, which contains the digest of each of its parts.
+    """
+
+    key: str
+    sha256: str
+
+
 class RunCreated(Event, frozen=True, kw_only=True):
     """
     Entry 0: the job, and the limit of its cost. No later entry raises the limit.
@@ -118,7 +128,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
     `public_key` is the Ed25519 key, in hex, for checking the signatures of the run's owner (protocol 31); "" in a run
     that an earlier version created. `part_of` names the command that created the run as a part of its own work:
-    `BENCH`, or `SWEEP` and a name. Only that command can continue the run.
+    `BENCH`, or `SWEEP` and a name. Only that command can continue the run. `setup_packs` are the stored set-ups that a
+    sweep copies from an earlier trial.
     """
 
     uid: str
@@ -144,6 +155,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     public_key: str = ""
     benched: dict[str, Seconds] | UnsetType = UNSET
     part_of: str | UnsetType = UNSET
+    setup_packs: tuple[PackDigest, ...] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)
@@ -166,6 +178,10 @@ class RunCreated(Event, frozen=True, kw_only=True):
     def sweep(self) -> str:
         """The name of the sweep to which this run belongs as a trial; "" if it belongs to no sweep."""
         return self.part_of.removeprefix(SWEEP) if self.part_of and self.part_of.startswith(SWEEP) else ""
+
+    @property
+    def copied_packs(self) -> tuple[PackDigest, ...]:
+        return () if self.setup_packs is UNSET else self.setup_packs
 
     @property
     def size(self) -> int:
@@ -548,12 +564,14 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
 
     `how` is "run" if the job's set-up command was executed, "unpacked" if the files that it had made on an earlier
     instance were unpacked, and "none" if the job has no such command. `packed_bytes` is the size of the archive that
-    was unpacked, or that was packed for later instances.
+    was unpacked, or that was packed for later instances, and `pack` is its digest; UNSET if there is no archive, or
+    in a run that an earlier version created.
     """
 
     seconds: Seconds
     how: str
     packed_bytes: Count = 0
+    pack: PackDigest | UnsetType = UNSET
 
     @property
     def objects(self) -> int:

@@ -419,6 +419,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `borrowers` maps the prefix of a commit to the numbers of the later commits that borrow its objects and so still
     need them. When the commit with the last number in a list is retired, the number is removed, so the last number
     always belongs to a commit that is not retired.
+
+    `packs_before_training` are the stored set-ups that instances reported before the first attempt had started.
     """
 
     next_number: int = 1
@@ -434,6 +436,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     unsettled: tuple[int, ...] = ()
     settled_usd: Decimal = ZERO
     borrowers: PMap[str, PVector[int]] = pmap()
+    packs_before_training: tuple[ev.PackDigest, ...] = ()
     current_attempt: int | None = None
     last_end: int | None = None
     stop_requested_at: datetime | None = None
@@ -603,6 +606,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
             if one.setup.how == "run" and one.setup.packed_bytes:
                 first.setdefault(one.launch.intent.offering.accelerators, one)
         return list(first.values())
+
+    @property
+    def vouched_packs(self) -> tuple[ev.PackDigest, ...]:
+        """
+        The stored set-ups that no training can have made or changed, because the ledger had their digests before any
+        training began (protocol 31).
+        """
+        return (*self.created.copied_packs, *self.packs_before_training)
 
     def restore_candidates(self) -> list[Commit]:
         """Return the commits from which a trainer is allowed to resume, newest first (protocol 22)."""

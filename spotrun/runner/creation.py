@@ -30,7 +30,7 @@ from spotrun.folder.revision import revision_of
 from spotrun.folder.travelling import require_script, travelling
 from spotrun.policy.deadline import deadline_at
 from spotrun.run import fold
-from spotrun.run.events import Entry, EpochsEnd, RunCreated, version_for
+from spotrun.run.events import Entry, EpochsEnd, PackDigest, RunCreated, version_for
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec, sha256_of
 from spotrun.store.conditional_put_probe import race
@@ -105,6 +105,7 @@ def prepare_run(
     *,
     shared: bool = False,
     part_of: str = "",
+    setup_packs: tuple[PackDigest, ...] = (),
     signer: keys.Signer | None = None,
 ) -> NewRun:
     """
@@ -113,7 +114,8 @@ def prepare_run(
     `start` is the Lightning checkpoint that the training starts from. `uid` is the run's uid, if the caller has already
     chosen it. `shared` is True if several processes may create the run at the same time. Then the store is not tested,
     because these processes would disturb one another's tests. `part_of` names the only command that can continue the
-    run (see RunCreated). `signer` signs entry 0.
+    run, and `setup_packs` are the stored set-ups that it will copy into the run's folder (see RunCreated). `signer`
+    signs entry 0.
 
     Raises:
         StoreError: the store cannot hold a run.
@@ -133,7 +135,7 @@ def prepare_run(
     work_sha256 = workdir.upload(store, Path(spec.workdir))
     start_sha256 = None if start is None else start_file.upload(store, start)
     created = _first_event(spec, cloud, uid, clock, work_sha256, start_sha256, part_of)
-    created = replace(created, public_key=keys.make(runs, uid))
+    created = replace(created, public_key=keys.make(runs, uid), setup_packs=setup_packs or UNSET)
     ledger = Ledger(store, uid, writer, clock, sign=None if signer is None else signer.sign)
     return NewRun(store, created, ledger, shared=shared)
 

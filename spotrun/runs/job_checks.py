@@ -31,7 +31,6 @@ from spotrun.errors import (
 from spotrun.folder.travelling import require_script, told, travelling
 from spotrun.secrets.values import require_variables
 from spotrun.spec.model import RunSpec
-from spotrun.spec.own_machine import this_host
 from spotrun.spec.spread_state import require_whole_state
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
@@ -156,7 +155,7 @@ def about_home(spec: RunSpec) -> str | None:
     name, home = spec.resources.home, spec.home
     if home is None:
         return None
-    elsewhere = "" if home.host in (None, this_host()) else f" It is {home.host}; only a runner there can use it."
+    elsewhere = "" if home.is_here else f" It is {home.host}; only a runner there can use it."
     return f"{name} costs ${home.price_usd_per_hour} an hour: {home.price_in_words}.{elsewhere}"
 
 

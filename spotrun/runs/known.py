@@ -120,10 +120,10 @@ def _executed(run: OpenRun) -> Iterator[str]:
     Describe what spotrun would do with this user's rights if the run continued. The user reads this before confirming
     that the run is theirs.
     """
-    if run.cloud.here:
+    if run.trains_here:
         train = run.spec.train
         yield f"run its {train.title} on this machine, with your rights"
-    else:
+    if not run.cloud.here:
         budget = run.created.budget_usd
         yield f"rent instances on {run.cloud.name}" + (f" for up to ${budget}" if budget is not None else "")
     commands = [each.command for each in run.spec.notify if each.command is not None]

@@ -110,11 +110,11 @@ def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     The second case is for a scheduler that starts each night on a new machine, on which no run is known. The run does
     not become known there, because the job may change: each night has to compare the entries again.
     """
-    return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
+    return is_known(run) or (not run.trains_here and not differences(run.created, as_now()))
 
 
 def _strange(run: OpenRun, as_now: Callable[[], RunCreated]) -> NightUnderWay:
-    here = ", and its code would run on this machine" if run.cloud.here else ""
+    here = ", and its code would run on this machine" if run.trains_here else ""
     why = here or in_what(differences(run.created, as_now()))
     return NightUnderWay(
         f"{run.id} is not finished, and was created elsewhere or from another job{why}",

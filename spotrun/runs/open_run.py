@@ -105,6 +105,12 @@ class OpenRun:
     def cloud(self) -> Cloud:
         return cloud_of(self.spec)
 
+    @property
+    def trains_here(self) -> bool:
+        """True if instances of the run can be processes of this machine, with the rights of this user."""
+        home = self.spec.home
+        return self.cloud.here or (home is not None and home.is_here)
+
     @cached_property
     def driver(self) -> CloudDriver:
         return self.cloud.driver(self.spec, self.clock)

@@ -148,6 +148,10 @@ class HardwareSpec(Machine):
     )
 
     @property
+    def is_here(self) -> bool:
+        return self.host in (None, this_host())
+
+    @property
     def price_usd_per_hour(self) -> Decimal:
         """The price of an hour of training on this machine, in dollars. It covers the purchase, upkeep and power."""
         return self.usd_per_hour().quantize(PLACES)

@@ -33,7 +33,7 @@ from spotrun.folder import setup_cache
 from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.sweep_record import find_sweep
 from spotrun.run.entry_bytes import RESTORE
-from spotrun.run.events import SWEEP
+from spotrun.run.events import SWEEP, PackDigest
 from spotrun.runner.creation import NewRun, prepare_run
 from spotrun.runner.tick import Tick
 from spotrun.runs.asking import say
@@ -330,7 +330,8 @@ class Sweeping:
         spec = trial_spec(with_params(self._wanted.spec, params), name, begin.budget_usd, begin.work, left)
         try:
             if self._new is None:
-                self._new = prepare_run(spec, f"cli:{who()}", part_of=f"{SWEEP}{record.name}")
+                packs = self._packs_of_earlier_trials()
+                self._new = prepare_run(spec, f"cli:{who()}", part_of=f"{SWEEP}{record.name}", setup_packs=packs)
             run = create_known(self._new)
             self._record(run, begin.number)
         except (StoreUnavailable, CloudUnavailable) as error:
@@ -362,16 +363,28 @@ class Sweeping:
             take_down(run)
             raise
 
-    def _share_setup(self, run: OpenRun) -> None:
+    def _packs_of_earlier_trials(self) -> tuple[PackDigest, ...]:
         """
-        Copy the setup cache of an earlier trial to the run, so that its instance does not repeat the job's `setup`. If
-        both runs are in one bucket, the bucket itself makes the copy.
+        Return the setup caches of an earlier trial for which its ledger vouches. Entry 0 of the next trial names them,
+        so that no instance of that trial uses anything else in their place (protocol 31).
         """
         if self._wanted.spec.setup is None:
-            return
-        with contextlib.suppress(StoreError):  # without the copy, the instance runs the setup itself
+            return ()
+        with contextlib.suppress(StoreError):  # without a copy, the instance runs the setup itself
             for each in self._attendants:
-                if setup_cache.copy_all(each.run.store, run.store):
+                vouched = each.run.ledger.state.vouched_packs
+                if found := tuple(pack for pack, _ in setup_cache.stored_of(each.run.store, vouched)):
+                    return found
+        return ()
+
+    def _share_setup(self, run: OpenRun) -> None:
+        """
+        Copy the setup caches that the run's entry 0 names from an earlier trial, so that its instance does not repeat
+        the job's `setup`. If both runs are in one bucket, the bucket itself makes the copy.
+        """
+        with contextlib.suppress(StoreError):
+            for each in self._attendants:
+                if setup_cache.copy(each.run.store, run.store, run.created.copied_packs):
                     return
 
     def _stop(self, stop: Stop) -> None:

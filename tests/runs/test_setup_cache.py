@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from spotrun.agent import diff_archive
 from spotrun.agent.agent_context import AgentContext
@@ -24,6 +26,7 @@ from spotrun.checkpoint import pruning
 from spotrun.clouds.local.processes import carrying, kill_all
 from spotrun.errors import SpotrunError
 from spotrun.folder import setup_cache
+from spotrun.offering import CapacityType
 from spotrun.run import events as ev
 from spotrun.spec.model import CheckpointSpec, RunSpec
 from spotrun.store.local import LocalStore
@@ -133,16 +136,56 @@ def test_a_packed_setup_that_cannot_be_unpacked_leaves_nothing_behind(machines: 
     run = machines()
     run.one_that_packs()
     second = run.another()
-    forged = [("pack.json", b'{"made_in": "/x"}'), ("work/left-behind", b"x"), ("work/../../escaped", b"x")]
-    key = environment.key_of(second.spec, second.created.workdir_sha256, "")
-    setup_cache.discard(second.store, key)
-    archive = second.assignment.folder.parent / "forged.tar"
-    archive.write_bytes(tar_of(forged))
-    assert setup_cache.upload(second.store, key, 99, archive) is not None
+    exchange(second, ("work/left-behind", b"x"), ("work/../../escaped", b"x"))
     assert prepare(second).how == "run"
     assert "is outside of the run's folders" in log(second)
     assert not (second.assignment.work / "left-behind").exists()
     assert not (second.assignment.folder.parent / "escaped").exists()
+
+
+def exchange(node: AgentContext, *members: tuple[str, bytes]) -> ev.PackDigest:
+    """Put these files into the setup cache of the run, in place of what is there; the digest of what was there."""
+    key = environment.key_of(node.spec, node.created.workdir_sha256, "")
+    before = setup_cache.find(node.store, key)
+    assert before is not None
+    setup_cache.discard(node.store, key)
+    archive = node.assignment.folder.parent / "forged.tar"
+    archive.write_bytes(tar_of([("pack.json", b'{"made_in": "/x"}'), *members]))
+    assert setup_cache.upload(node.store, key, setup_cache.describe(99, archive), archive)
+    return before.digest(key)
+
+
+def test_own_machine_unpacks_what_was_made_before_the_training_and_nothing_that_the_training_has_made(
+    machines: Callable[..., Machines],
+) -> None:
+    run = machines()
+    run.trains_for_a_while(run.one_that_packs())
+    assert prepare(run.another(capacity_type=CapacityType.OWN)).how == "unpacked"
+    home = run.another(capacity_type=CapacityType.OWN)
+    exchange(home, ("work/evil", b"x"))
+    assert (prepare(home).how, run.times) == ("run", 2)
+    assert "the ledger does not contain the digest of this setup cache" in log(home)
+    assert not (home.assignment.work / "evil").exists()
+    rented = run.another()
+    assert prepare(rented).how == "unpacked", "what the training of a run has made stays with that run"
+    assert (rented.assignment.work / "evil").exists()
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_trial_of_a_sweep_unpacks_only_the_cache_that_its_entry_0_names(
+    machines: Callable[..., Machines], exchanged: bool
+) -> None:
+    run = machines()
+    first = run.one_that_packs()
+    named = prepare(first).pack
+    node = run.another()
+    assert named is not UNSET
+    if exchanged:
+        assert exchange(node, ("work/evil", b"x")) == named
+    node.created = replace(node.created, setup_packs=(named,))
+    node.recorder._ledger._state = replace(node.recorder.state, created=node.created)
+    assert prepare(node).how == ("run" if exchanged else "unpacked")
+    assert not (node.assignment.work / "evil").exists()
 
 
 def tar_of(members: list[tuple[str, bytes]]) -> bytes:
@@ -309,9 +352,9 @@ def test_an_archive_comes_back_as_it_was(tmp_path: Path, size_bytes: int) -> Non
     store = LocalStore(tmp_path / "store")
     archive, back = tmp_path / "archive", tmp_path / "back"
     archive.write_bytes(os.urandom(size_bytes))
-    packed = setup_cache.upload(store, "key", 7, archive)
+    packed = setup_cache.describe(7, archive)
+    assert setup_cache.upload(store, "key", packed, archive)
     assert packed == setup_cache.find(store, "key")
-    assert packed is not None
     assert packed.size_bytes == size_bytes
     setup_cache.fetch(store, "key", packed, back)
     assert back.read_bytes() == archive.read_bytes()
@@ -321,9 +364,10 @@ def test_of_two_that_pack_the_same_the_first_counts_and_the_other_leaves_nothing
     store = LocalStore(tmp_path / "store")
     archive = tmp_path / "archive"
     archive.write_bytes(b"one")
-    first = setup_cache.upload(store, "key", 1, archive)
+    first = setup_cache.describe(1, archive)
+    assert setup_cache.upload(store, "key", first, archive)
     archive.write_bytes(b"other")
-    assert setup_cache.upload(store, "key", 2, archive) is None
+    assert not setup_cache.upload(store, "key", setup_cache.describe(2, archive), archive)
     assert setup_cache.find(store, "key") == first
     assert [found.key for found in store.list("")] == ["environments/key.json", "environments/key/1/000000"]
 

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from spotrun.agent.agent_context import AgentContext, Assignment
 from spotrun.agent.setup import prepare
 from spotrun.folder import setup_cache
+from spotrun.offering import CapacityType
 from spotrun.run import events as ev
 from tests.support.agent_bench import UID, AgentRun
 from tests.support.eventually import eventually
@@ -50,8 +51,12 @@ class Machines:
         """How often the command has run."""
         return len(self.counter.read_text().splitlines()) if self.counter.exists() else 0
 
-    def another(self, cloud: str = "local", accelerators: str = "") -> AgentContext:
-        asked = msgspec.structs.replace(offering(accelerators=accelerators), cloud=cloud)
+    def another(
+        self, cloud: str = "local", accelerators: str = "", capacity_type: CapacityType = CapacityType.SPOT
+    ) -> AgentContext:
+        if (pending := self.run.state.pending) is not None:
+            self.run.write(ev.LaunchClosed(launch=pending, cause=ev.Cause.CAPACITY))
+        asked = replace(offering(capacity_type, accelerators=accelerators), cloud=cloud)
         launch = self.run.write(intended(asked, self.run.clock.now(), "1"))
         folder = self._folder / f"instance-{launch}"
         folder.mkdir()
@@ -63,8 +68,14 @@ class Machines:
             folder=folder,
         )
         self.nodes.append(AgentContext.open(assignment))
-        self.run.write(ev.LaunchClosed(launch=launch, cause=ev.Cause.CAPACITY))
         return self.nodes[-1]
+
+    def trains_for_a_while(self, node: AgentContext) -> None:
+        """An attempt of the newest instance, which has set up."""
+        node_id, launch = node.assignment.instance_id, node.assignment.launch
+        begun = ev.AttemptStarted(launch=launch, instance_id=node_id, booted_at=node.booted_at, setup=prepare(node))
+        attempt = self.run.write(begun)
+        self.run.write(ev.AttemptEnded(attempt=attempt, cause=ev.Cause.EXTERNAL, last_step=0))
 
     def stored(self) -> list[str]:
         return [found.key for found in self.run.store.list(f"{setup_cache.FOLDER}/")]

@@ -151,5 +151,34 @@ def test_night_carries_on_no_strangers_run_of_another_entry_0(
     assert not is_known(run)
 
 
+@pytest.mark.parametrize("host", [None, "elsewhere"])
+def test_night_carries_on_no_strangers_run_that_would_train_on_this_machine(
+    host: str | None, nightly_job: RunSpec, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = {"purchase_usd": 1, "months": 1, "days_per_month": 1, "host": host}
+    at_home = {"resources": {"cloud": "aws", "home": "box"}, "hardware": {"box": box}}
+    spec = RunSpec.from_dict({**nightly_job.to_dict(), **at_home})
+    run = last_night(runs, replace(would_be_created(spec, "0123456789"), clock_epoch=START))
+    if host is not None:
+        assert carried_on(spec, monkeypatch) == [run.id]
+        return
+    with pytest.raises(NightUnderWay, match="its code would run on this machine"):
+        carried_on(spec, monkeypatch)
+
+
+@pytest.mark.parametrize("verb", ["tick", "resume"])
+def test_question_says_that_a_run_would_train_on_this_machine_and_rent_others(
+    verb: str, runs: Path, spotrun: Spotrun
+) -> None:
+    box = {"purchase_usd": 1, "months": 1, "days_per_month": 1}
+    spec = RunSpec.from_dict(
+        {**job("demo", "aws"), "resources": {"cloud": "aws", "home": "box"}, "hardware": {"box": box}}
+    )
+    History(uid="0123456789", name="demo", spec=spec.to_dict()).put_into(LocalStore(runs / "demo-0123456789"))
+    said = spotrun(verb, "demo")
+    assert said.code == 2
+    assert "on this machine, with your rights, and rent instances on aws" in said.err
+
+
 def _no_new_one() -> NoReturn:
     raise AssertionError("a new night was begun")

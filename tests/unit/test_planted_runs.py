@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.errors import LedgerDamaged, SpotrunError, StoreUnavailable
-from spotrun.folder import keys
+from spotrun.folder import keys, setup_cache
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, record_trial, replace_sweep
 from spotrun.run import events as ev
@@ -31,12 +31,13 @@ from spotrun.sweep import starting as sweep_start
 from spotrun.sweep.attending import Attendant, Sweeping, SweepJob
 from spotrun.sweep.rungs import Begin, SweepPlan
 from tests.support.called_spotrun import Spotrun
-from tests.support.histories import START
+from tests.support.histories import START, intended
 
 JOB = "name: net\ntrain: {script: train.py}\nresources: {accelerators: 'V100:1'}\ncheckpoint: {uri: runs}\n"
 COMMAND = "notify: [{command: touch canary}]\n"
 RIGHT = ("--grid", "lr=1e-3,3e-4", "--budget", "40", "--name", "net")
 PARAMS = ({"lr": "1e-3"}, {"lr": "3e-4"})
+PACK_KEY = "a" * 64
 FIRST = Begin(number=1, budget_usd=Decimal(20), work=None)
 
 
@@ -236,6 +237,76 @@ def test_run_that_was_replaced_while_it_was_stopped_is_not_carried_on(spec: RunS
         attendant.carry_on()
 
 
+# -- what a trial's training leaves for the next one -------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_setup(sweep: Sweeping, spec: RunSpec, attended: list[str], tmp_path: Path) -> tuple[Sweeping, ev.PackDigest]:
+    """The sweep when its first trial trains; the digest of the setup cache that the trial's agent has made."""
+    sweep._wanted = sweep._wanted._replace(spec=spec.model_copy(update={"setup": "pip install x"}))
+    assert sweep._begin(FIRST, None)
+    (tmp_path / "setup.tar").write_bytes(b"as setup made it")
+    launch = began(sweep, intended(now=sweep._attendants[0].run.clock.now(), usd="0.01"))
+    packed = setup_cache.describe(launch, tmp_path / "setup.tar")
+    setup_cache.upload(sweep._attendants[0].run.store, PACK_KEY, packed, tmp_path / "setup.tar")
+    began(sweep, started(launch, packed.digest(PACK_KEY)))
+    return sweep, packed.digest(PACK_KEY)
+
+
+def began(sweep: Sweeping, event: ev.AnyEvent) -> int:
+    """Write an entry of the first trial."""
+    entry = sweep._attendants[0].run.ledger.append(lambda _: event)
+    assert entry is not None
+    return entry.number
+
+
+def started(launch: int, pack: ev.PackDigest) -> ev.AttemptStarted:
+    setup = ev.SetUp(seconds=9.0, how="run", packed_bytes=16, pack=pack)
+    return ev.AttemptStarted(launch=launch, instance_id=f"i-{launch}", booted_at=START, setup=setup)
+
+
+def begun_after(sweep: Sweeping) -> OpenRun:
+    assert sweep._begin(Begin(number=2, budget_usd=Decimal(20), work=None), None)
+    return sweep._attendants[1].run
+
+
+def cached(run: OpenRun) -> list[str]:
+    return [each.key for each in run.store.list("environments/")]
+
+
+def test_trial_gets_the_setup_cache_of_an_earlier_one_and_its_entry_0_names_it(
+    with_setup: tuple[Sweeping, ev.PackDigest],
+) -> None:
+    sweep, pack = with_setup
+    second = begun_after(sweep)
+    assert second.created.copied_packs == (pack,)
+    assert len(cached(second)) == 2
+
+
+def test_trial_gets_no_setup_cache_that_an_earlier_trials_training_has_made(
+    with_setup: tuple[Sweeping, ev.PackDigest], tmp_path: Path
+) -> None:
+    """The training replaces the cache, and writes entries like those of an agent that has just set up."""
+    sweep, _ = with_setup
+    first = sweep._attendants[0].run
+    (tmp_path / "setup.tar").write_bytes(b"as evil made it!")
+    evil, other = setup_cache.describe(99, tmp_path / "setup.tar"), "e" * 64
+    setup_cache.discard(first.store, PACK_KEY)
+    for key in (PACK_KEY, other):
+        assert setup_cache.upload(first.store, key, evil, tmp_path / "setup.tar")
+    attempt = first.ledger.state.current_attempt
+    assert attempt is not None
+    began(sweep, ev.AttemptEnded(attempt=attempt, cause=ev.Cause.EXTERNAL, last_step=0))
+    for key in (PACK_KEY, other):
+        launch = began(sweep, intended(now=first.clock.now(), usd="0.01"))
+        began(sweep, started(launch, evil.digest(key)))
+        began(sweep, ev.AttemptEnded(attempt=first.ledger.state.next_number - 1, cause=ev.Cause.EXTERNAL, last_step=0))
+    assert first.ledger.state.voids == []
+    second = begun_after(sweep)
+    assert second.created.copied_packs == ()
+    assert cached(second) == []
+
+
 # -- creating a run ----------------------------------------------------------------------------------------------------
 
 
@@ -261,6 +332,7 @@ def changed(created: RunCreated, part: str) -> RunCreated:
         "revision": ev.Revision(commit="f" * 40),
         "benched": {"V100:1": 1.0},
         "part_of": "sweep net",
+        "setup_packs": (ev.PackDigest(PACK_KEY, "f" * 64),),
         "epochs_end": ev.EpochsEnd.DURABLE,
         "ledger_version": ev.GANG_LEDGER_VERSION,
         "name": "theirs",
@@ -272,7 +344,8 @@ def changed(created: RunCreated, part: str) -> RunCreated:
 PARTS = (
     *("notify", "budget", "envs", "workdir_sha256", "start_sha256", "script_sha256", "spec_sha256", "budget_usd"),
     *("price_cap_usd_per_hour", "time_scale", "deadline_at", "interruption_bands", "billing", "storage", "simulated"),
-    *("spotrun", "revision", "benched", "part_of", "epochs_end", "ledger_version", "name", "uid"),
+    *("spotrun", "revision", "benched", "part_of", "setup_packs", "epochs_end", "ledger_version"),
+    *("name", "uid"),
 )
 
 

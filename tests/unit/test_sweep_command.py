@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.errors import StoreError
-from spotrun.folder import setup_cache
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, key_of, record_trial, replace_sweep
 from spotrun.runner.creation import prepare_run
 from spotrun.runs.sweeps import NamedSweep
@@ -112,20 +111,6 @@ def test_a_sweep_is_found_by_its_name_and_begins_once(store: MemoryStore) -> Non
     store.put(key_of("net-sweep"), b"{}")
     with pytest.raises(StoreError, match="does not describe a sweep"):
         find_sweep(store, "net-sweep")
-
-
-def test_a_set_up_is_copied_whole_and_once(store: MemoryStore, tmp_path: Path) -> None:
-    archive, target = tmp_path / "setup.tar", MemoryStore(ManualClock())
-    archive.write_bytes(b"what setup made")
-    setup_cache.upload(store, "key", 7, archive)
-    assert setup_cache.copy_all(store, target) == 1
-    packed = setup_cache.find(target, "key")
-    assert packed is not None
-    setup_cache.fetch(target, "key", packed, tmp_path / "copied.tar")
-    assert (tmp_path / "copied.tar").read_bytes() == b"what setup made"
-    assert setup_cache.copy_all(store, target) == 0
-    store.delete("environments/key/7/000000")
-    assert setup_cache.copy_all(store, MemoryStore(ManualClock())) == 0, "a part of it is missing"
 
 
 # -- by its name -----------------------------------------------------------------------------------------------------
