@@ -27,8 +27,8 @@ Mapping_ = TypeVar("Mapping_", bound=dict[Any, Any])
 Parts = list[Any]
 WHOLE_BITS_MAX = 14_000
 """
-Maximum bits of a whole number in a range or a fraction, and of a key that is compared with another one. With longer
-numbers, some calculations take a time that grows with the square of their length. Nor does Python print them.
+Maximum bits of a whole number in a range, a slice or a fraction, and of a key that is compared with another one. With
+longer numbers, some calculations take a time that grows with the square of their length. Nor does Python print them.
 """
 _TOGETHER = 100
 """Number of keys that are put into a mapping or a set before the time is looked at again."""
@@ -70,7 +70,7 @@ class Kind(NamedTuple):
         for part, expected in zip(parts, self.types, strict=False):
             if not isinstance(part, expected):
                 raise Unnamed(f"a {self.name} with a {type(part).__name__} in it")
-            if expected is not object and isinstance(part, int) and part.bit_length() > WHOLE_BITS_MAX:
+            if isinstance(part, int) and part.bit_length() > WHOLE_BITS_MAX:
                 raise Unnamed(f"a {self.name} with a number of more than {WHOLE_BITS_MAX:,} bits")
 
 

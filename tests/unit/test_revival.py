@@ -7,6 +7,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,7 +18,7 @@ from spotrun.checkpoint import snapshot
 from spotrun.checkpoint.objects import InitialObjects, SavedObject
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.errors import CheckpointDamaged
-from spotrun.lightning.checkpoint_file import _plain
+from spotrun.lightning.checkpoint_file import _plain, export
 from spotrun.training.revival import NotRevived, revived
 from spotrun.training.tensors import owned, tensors_of
 from tests.support.checkpoint_images import header, image_bytes, image_of, write_image
@@ -224,6 +225,21 @@ def test_attribute_set_after_training_began_is_refused() -> None:
         looking(standing, scheduler.state_dict())
 
 
+def test_a_tensor_that_an_image_names_often_is_exported_once(tmp_path: Path) -> None:
+    weights = torch.ones(10_000)
+    names = [f"w{number}" for number in range(200)]
+    image = image_bytes({"state_dict": dict.fromkeys(names, weights), "global_step": 1}, {"epoch": 0})
+    export(bytearray(image), tmp_path / "out.ckpt")
+    assert (tmp_path / "out.ckpt").stat().st_size < 2 * len(image)
+    read = torch.load(tmp_path / "out.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(read[name], weights) for name in names)
+
+
+def test_an_image_without_a_mapping_is_not_exported(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointDamaged, match="holds a list instead of a training's state"):
+        export(bytearray(image_bytes([1], {})), tmp_path / "out.ckpt")
+
+
 def test_an_exported_file_holds_no_object() -> None:
     read, _ = snapshot.read_image(bytearray(image_bytes({"m": Meter(1.5), "p": Point(1, Phase.HOT)}, {})))
-    assert _plain(read) == {"m": {"total": 1.5, "seen": [], "made": "by __init__"}, "p": [1, "HOT"]}
+    assert _plain(read, {}) == {"m": {"total": 1.5, "seen": [], "made": "by __init__"}, "p": [1, "HOT"]}
