@@ -31,7 +31,7 @@ Maximum bits of a whole number in a range, a slice or a fraction, and of a key t
 longer numbers, some calculations take a time that grows with the square of their length. Nor does Python print them.
 """
 _TOGETHER = 100
-"""Number of keys that are put into a mapping or a set before the time is looked at again."""
+"""Number of keys that are put into a mapping or a set before the time is checked again."""
 _FREE_S = 2.0
 _SECONDS_PER_KEY = 20e-6
 """

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from spotrun.checkpoint.layout import Buffer
 from spotrun.checkpoint.objects import STANDS, SavedObject
-from spotrun.checkpoint.plain_kinds import KINDS
+from spotrun.checkpoint.plain_kinds import KINDS, Unnamed, filled_mapping, filled_set
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.errors import CheckpointDamaged, SpecInvalid, SpotrunError
 
@@ -63,10 +63,14 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     if not isinstance(state, dict):
         raise CheckpointDamaged(f"the checkpoint holds a {type(state).__name__} instead of a training's state")
     state = {name: value for name, value in state.items() if name not in OURS}
+    try:
+        plain = _plain(state, {})
+    except (Unnamed, ValueError) as error:
+        raise CheckpointDamaged(f"the checkpoint holds a value that cannot be exported: {error}") from error
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:  # given a path, torch raises RuntimeError in place of OSError
-            torch.save(_plain(state, {}), file)
+            torch.save(plain, file)
         facts = read_facts(temporary) if VERSION in state else _facts_of_another(state, meta)
         os.replace(temporary, path)
     except OSError as error:
@@ -149,12 +153,11 @@ def _plain(value: Any, copies: dict[int, Tensor]) -> Any:
         return str(value)
     if isinstance(value, PurePath | np.dtype):
         return str(value)
-    if isinstance(value, Counter | OrderedDict):
-        return type(value)({_plain(key, copies): _plain(item, copies) for key, item in value.items()})
     if isinstance(value, dict):
-        return {_plain(key, copies): _plain(item, copies) for key, item in value.items()}
+        made: dict[Any, Any] = type(value)() if isinstance(value, Counter | OrderedDict) else {}
+        return filled_mapping(made, [(_plain(key, copies), _plain(item, copies)) for key, item in value.items()])
     if isinstance(value, frozenset | set):
-        return {_plain(item, copies) for item in value}
+        return filled_set([_plain(item, copies) for item in value])
     if type(value) in (list, tuple):
         return type(value)(_plain(item, copies) for item in value)
     return value

@@ -414,7 +414,7 @@ def _flag(name: str, number: int) -> Flag:
     found = _enum(name)
     if Flag not in found.__mro__:
         raise _Missing
-    if number.bit_length() > WHOLE_BITS_MAX:  # Python looks at each bit, which takes as long as the number is
+    if number.bit_length() > WHOLE_BITS_MAX:  # Python visits each bit, and copies the number for it
         raise ValueError("a flag with too many bits")
     known: Flag | None = found.__dict__["_value2member_map_"].get(number)
     return Flag.__dict__["_missing_"].__func__(found, number) if known is None else known
