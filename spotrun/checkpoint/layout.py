@@ -144,7 +144,7 @@ def begin_bytes(header: Header) -> int:
     last one. When they have arrived, a trainer can begin to load; it needs the last entry only later.
     """
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
-    if kind not in MAPPINGS or not header.tree[kind]:
+    if kind not in MAPPINGS or type(header.tree[kind]) is not list or not header.tree[kind]:
         return header.size_bytes
     *others, last = header.tree[kind]
     if next(tensors_in(last), None) is None:
@@ -174,7 +174,7 @@ def _parse_json(text: bytes) -> Json:
 
     try:
         return json.loads(text.decode(), parse_constant=refuse)
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+    except (ValueError, RecursionError, MemoryError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise CheckpointDamaged("the checkpoint's header is not JSON", hint=str(error)[:200]) from error
 
 

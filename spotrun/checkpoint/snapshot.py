@@ -23,7 +23,7 @@ from spotrun.checkpoint import layout, notes, objects
 from spotrun.checkpoint.objects import InitialObjects, SavedObject
 from spotrun.checkpoint.paths import moved
 from spotrun.checkpoint.plain_kinds import Unnamed
-from spotrun.checkpoint.tree import Json, Path, Unsavable, decode_tree, encode_tree
+from spotrun.checkpoint.tree import MALFORMED, Json, Path, Unsavable, decode_tree, encode_tree
 from spotrun.errors import CheckpointDamaged
 
 _DTYPE_NAMES = {getattr(torch, name): name for name in layout.ITEM_BYTES if hasattr(torch, name)}
@@ -144,14 +144,14 @@ def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: s
     need(min(layout.PREFIX_BYTES, len(view)))
     need(layout.header_end(view))
     header = layout.decode_header(view)
-    data = torch.frombuffer(image, dtype=torch.uint8)
-    decoder = _Decoder([_tensor(data, header.data_start, entry) for entry in header.tensors], header, need)
-    made_in = header.meta.get("work") if work else None
     try:
+        data = torch.frombuffer(image, dtype=torch.uint8)
+        decoder = _Decoder([_tensor(data, header.data_start, entry) for entry in header.tensors], header, need)
+        made_in = header.meta.get("work") if work else None
         tree = moved(header.tree, made_in, work) if isinstance(made_in, str) and made_in else header.tree
         return decode_tree(tree, decoder), header.meta
-    except RecursionError as error:
-        raise CheckpointDamaged("the checkpoint's state is nested too deeply") from error
+    except MALFORMED as error:
+        raise CheckpointDamaged("the checkpoint's state is malformed, or nested too deeply") from error
 
 
 def _tensor(data: Tensor, data_start: int, entry: layout.TensorEntry) -> Tensor:
@@ -247,14 +247,9 @@ class _Decoder:
         self._tensors = tensors
         self._header = header
         self._need = need
+        self._copied: set[int] = set()
 
-    def __call__(self, kind: str, content: Json) -> Any:
-        try:
-            return self._decode(kind, content)
-        except (TypeError, ValueError, KeyError, IndexError, OverflowError, RuntimeError) as error:
-            raise CheckpointDamaged(f"the checkpoint's state holds a malformed value of kind {kind[:40]!r}") from error
-
-    def _decode(self, kind: str, content: Json) -> Any:
+    def __call__(self, kind: str, content: Json, depth: int) -> Any:
         if kind == "tensor":
             return self._at(content)
         if kind in ("array", "scalar"):
@@ -269,7 +264,7 @@ class _Decoder:
         if kind in objects.HELD:
             if type(content) is not list or len(content) != 2 or type(content[0]) is not str:
                 raise TypeError("not a name and a content")
-            return SavedObject(kind, content[0], decode_tree(content[1], self))
+            return SavedObject(kind, content[0], decode_tree(content[1], self, depth))
         if kind == "device" and _DEVICE.fullmatch(content):
             return torch.device(content)
         raise ValueError(kind)
@@ -283,6 +278,9 @@ class _Decoder:
         if not _NUMPY_DTYPE.fullmatch(dtype) or not all(type(extent) is int and extent >= 0 for extent in shape):
             raise ValueError("not an array")
         content = self._at(index)
+        if index in self._copied:
+            raise ValueError("the bytes of another array, which has a tensor of its own")
+        self._copied.add(index)
         entry = self._header.tensors[index]
         self._need(self._header.data_start + entry.offset + entry.size_bytes)
         return np.frombuffer(content.numpy().tobytes(), dtype=dtype).reshape(shape).copy()

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from spotrun.checkpoint.layout import Buffer
 from spotrun.checkpoint.objects import STANDS, SavedObject
-from spotrun.checkpoint.plain_kinds import KINDS
+from spotrun.checkpoint.plain_kinds import KINDS, Unnamed, filled_mapping, filled_set
 from spotrun.checkpoint.snapshot import read_image
-from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.errors import CheckpointDamaged, SpecInvalid, SpotrunError
 
 OURS = ("spotrun", "spotrun_optimizers", "spotrun_weights")
 """Entries of a snapshot's state that only spotrun reads. They are not written to the file."""
@@ -61,11 +61,17 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
         SpotrunError: the file cannot be written.
     """
     state, meta = read_image(image)
+    if not isinstance(state, dict):
+        raise CheckpointDamaged(f"the checkpoint holds a {type(state).__name__} instead of a training's state")
     state = {name: value for name, value in state.items() if name not in OURS}
+    try:
+        plain = _plain(state, {})
+    except (Unnamed, ValueError) as error:
+        raise CheckpointDamaged(f"the checkpoint holds a value that cannot be exported: {error}") from error
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:  # given a path, torch raises RuntimeError in place of OSError
-            torch.save(_plain(state), file)
+            torch.save(plain, file)
         facts = read_facts(temporary) if VERSION in state else _facts_of_another(state, meta)
         os.replace(temporary, path)
     except OSError as error:
@@ -122,36 +128,37 @@ def _load(path: Path) -> Any:
         raise SpecInvalid(f"{path} was not written by torch.save: {error}", hint=_NAME_ONE) from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, copies: dict[int, Tensor]) -> Any:
     """
     Return a copy of `value` that holds only types which `torch.load(weights_only=True)` accepts. Tensors are copied
-    too.
+    too. A tensor that occurs several times is copied once; `copies` contains the copies, by the tensors' ids.
 
     Paths become strings, arrays become tensors, frozen sets become sets, enum members become their names, and any other
     object becomes a mapping of its attributes.
     """
     if isinstance(value, Tensor):
-        return value.clone()
+        if id(value) not in copies:
+            copies[id(value)] = value.clone()
+        return copies[id(value)]
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
     if isinstance(value, SavedObject):
-        return value.name if value.kind == STANDS else _plain(value["content"])
+        return value.name if value.kind == STANDS else _plain(value["content"], copies)
     if isinstance(value, deque):
-        return [_plain(item) for item in value]
+        return [_plain(item, copies) for item in value]
     if isinstance(value, Namespace | SimpleNamespace):
-        return _plain(vars(value))
+        return _plain(vars(value), copies)
     if type(value) in KINDS and not isinstance(value, dict):
         return str(value)
     if isinstance(value, PurePath | np.dtype):
         return str(value)
-    if isinstance(value, Counter | OrderedDict):
-        return type(value)({_plain(key): _plain(item) for key, item in value.items()})
     if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        made: dict[Any, Any] = type(value)() if isinstance(value, Counter | OrderedDict) else {}
+        return filled_mapping(made, [(_plain(key, copies), _plain(item, copies)) for key, item in value.items()])
     if isinstance(value, frozenset | set):
-        return {_plain(item) for item in value}
+        return filled_set([_plain(item, copies) for item in value])
     if type(value) in (list, tuple):
-        return type(value)(_plain(item) for item in value)
+        return type(value)(_plain(item, copies) for item in value)
     return value

@@ -1,4 +1,4 @@
-"""Checkpoint images on their own, and some written by hand; HOSTILE are 68 made by an adversary."""
+"""Checkpoint images on their own, and some written by hand; HOSTILE and COSTLY were made by an adversary."""
 
 from __future__ import annotations
 
@@ -118,3 +118,49 @@ HOSTILE = {
         b'{"format":1,"tensors":[],"meta":{},"tree":' + b'{"tuple":[' * 400 + b"]}" * 400 + b"}"
     ),
 }
+
+ONE_HASH = (1 << 61) - 1
+"""The hashes of two whole numbers are equal if the numbers differ by a multiple of this one."""
+LONG = {"int": "0x" + "f" * 20_000}
+
+
+def uuid_of(n):
+    return {"uuid": [f"{n:032x}"]}
+
+
+COSTLY = {
+    "deque of a range": header({"deque": [{"range": [0, 10**6, 1]}, None]}),
+    "deque of a text": header({"deque": ["a" * 99, None]}),
+    "deque of three": header({"deque": [[], None, None]}),
+    "bytearray of a size": header({"bytearray": [10**6]}),
+    "bytearray of a range": header({"bytearray": [{"range": [0, 256, 1]}]}),
+    "bytearray of a text": header({"bytearray": ["a", "utf-32"]}),
+    "items of a mapping": header({"defaultdict": ["int", {"dict": [["ab", 1]]}]}),
+    "fraction with an exponent": header({"fraction": ["1e1000"]}),
+    "fraction of a decimal": header({"fraction": [{"decimal": ["1e1000"]}]}),
+    "fraction of long numbers": header({"fraction": [LONG, 7]}),
+    "range of long numbers": header({"range": [0, LONG, 3]}),
+    "decimal of parts": header({"decimal": [{"tuple": [0, {"tuple": [1]}, 10**6]}]}),
+    "decimal of a number": header({"decimal": [0.1]}),
+    "names that are pairs": header({"names": [[["a", 1]]]}),
+    "arguments that are pairs": header({"arguments": [["ab"]]}),
+    "path of two": header({"pure_path": ["a", "b"]}),
+    "uuid of a number": header({"uuid": [None, None, None, None, 5]}),
+    "time in a text": header({"time": [1, 2, 3, 4, "zone", 0]}),
+    "date of a long number": header({"date": [LONG, 1, 1]}),
+    "zone that is a number": header({"zone": [7]}),
+    "one tensor for two arrays": header([{"array": [0, "<f4", [4]]}] * 2, [entry()]),
+    "one tensor for an array and a scalar": header(
+        [{"array": [0, "<f4", [1]]}, {"scalar": [0, "<f4", []]}], [entry(shape=[1], size_bytes=4)]
+    ),
+    "a decimal and a long number of one hash": header(
+        {"set": [{"decimal": ["1"]}, {"int": hex(1 + (ONE_HASH << 20_000))}]}
+    ),
+    "a decimal and a long number of one hash in tuples": header(
+        {"dict": [[{"tuple": [key]}, 0] for key in ({"decimal": ["1"]}, {"int": hex(1 + (ONE_HASH << 20_000))})]}
+    ),
+}
+"""
+Headers of images that would cost their reader more than their bytes justify. Where a number decides about the memory
+or the time, it is small here, so that a reader without bounds does no harm.
+"""

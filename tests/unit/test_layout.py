@@ -1,7 +1,7 @@
 """
 Checkpoint images: what goes in comes out, and bytes from anywhere are either read or refused as damaged.
 
-HOSTILE are 68 images made by an adversary; that none of their kind runs code is shown with a canary in test_hostile.py.
+HOSTILE are images made by an adversary; that none of their kind runs code is shown with a canary in test_hostile.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import struct
 import subprocess
 import sys
+import tracemalloc
 from argparse import Namespace
 from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -27,10 +28,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun.checkpoint import layout, snapshot
+from spotrun.checkpoint import layout, plain_kinds, snapshot, tree
+from spotrun.checkpoint.plain_kinds import WHOLE_BITS_MAX
 from spotrun.checkpoint.tree import DEPTH_MAX, Unsavable
 from spotrun.errors import CheckpointDamaged
-from tests.support.checkpoint_images import HOSTILE, entry, header, image_bytes, image_of, write_image
+from tests.support.checkpoint_images import (
+    COSTLY,
+    HOSTILE,
+    ONE_HASH,
+    entry,
+    header,
+    image_bytes,
+    image_of,
+    uuid_of,
+    write_image,
+)
 
 DTYPES = [getattr(torch, name) for name in layout.ITEM_BYTES if hasattr(torch, name)]
 
@@ -243,10 +255,113 @@ def test_hostile_images_are_damaged_checkpoints(name):
         snapshot.read_image(bytearray(HOSTILE[name]))
 
 
+@pytest.mark.parametrize("name", COSTLY)
+def test_image_that_costs_more_than_its_bytes_is_damaged(name):
+    with pytest.raises(CheckpointDamaged):
+        snapshot.read_image(bytearray(image_of(COSTLY[name])))
+
+
+SMALLEST = [
+    [], 1e9, 10**9, "", {"dict": []}, {"ordered": []}, {"counter": []}, {"tuple": []}, {"set": []}, {"frozenset": []},
+    {"float": "inf"}, {"int": "1"}, {"complex": ["1", "1"]}, {"bytes": ""}, {"path": ""}, {"range": [0, 9, 1]},
+    {"slice": [0, 1, 2]}, {"bytearray": [{"bytes": ""}]}, {"deque": [[], None]}, {"defaultdict": ["int", []]},
+    {"datetime": [1, 1, 1, 0, 0, 0, 0, None, 0]}, {"time": [0, 0, 0, 0, None, 0]}, {"date": [1, 1, 1]},
+    {"timedelta": [1, 0, 0]}, {"timezone": [{"timedelta": [0, 9, 0]}]}, {"zone": ["UTC"]}, {"decimal": ["1e999999"]},
+    {"fraction": [1, 1]}, uuid_of(1), {"pure_path": [""]}, {"windows_path": [""]}, {"arguments": [{"dict": []}]},
+    {"names": [{"dict": []}]}, {"ellipsis": []}, {"size": []}, {"dtype": "bool"}, {"device": "cpu"},
+    {"numpy_dtype": "<f4"}, {"tensor": 0}, {"object": ["", 0]}, {"stands": ["", 0]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("node", SMALLEST, ids=str)
+def test_the_smallest_value_of_each_kind_takes_few_times_its_bytes(node):
+    image = bytearray(image_of(header([node] * 300, [entry()])))
+    snapshot.read_image(image)
+    tracemalloc.start()
+    read = snapshot.read_image(image)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * len(image), f"{peak / len(image)} times"
+    assert len(read[0]) == 300
+
+
+def test_each_kind_is_among_the_smallest():
+    named = {kind for node in SMALLEST if isinstance(node, dict) for kind in node}
+    kinds = {*tree.MAPPINGS, *tree._SEQUENCES, *tree._SCALARS, *plain_kinds.BY_NAME, *tree._OF_TENSORS}
+    assert kinds - named == {"array", "scalar"}, "their bytes are those of a tensor, which each of them has for itself"
+
+
+COLLECTIONS = {
+    "dict": lambda keys: {"dict": [[key, 0] for key in keys]},
+    "OrderedDict": lambda keys: {"ordered": [[key, 0] for key in keys]},
+    "Counter": lambda keys: {"counter": [[key, 0] for key in keys]},
+    "defaultdict": lambda keys: {"defaultdict": ["int", [{"tuple": [key, 0]} for key in keys]]},
+    "set": lambda keys: {"set": [*keys]},
+    "frozenset": lambda keys: {"frozenset": [*keys]},
+    "set of tuples": lambda keys: {"set": [{"tuple": [key, "a"]} for key in keys]},
+    "set of uuids": lambda keys: {"set": [uuid_of(key) for key in keys]},
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_time_for_keys_that_share_a_hash_is_bounded(name, monkeypatch):
+    monkeypatch.setattr(plain_kinds, "_FREE_S", 0.005)
+    monkeypatch.setattr(plain_kinds, "_SECONDS_PER_KEY", 0)
+    image = bytearray(image_of(header(COLLECTIONS[name](range(0, 5_000 * ONE_HASH, ONE_HASH)))))
+    with pytest.raises(CheckpointDamaged):
+        snapshot.read_image(image)
+
+
+def test_a_number_too_long_for_its_kind_is_refused_when_it_is_saved():
+    longest = Fraction(1, (1 << WHOLE_BITS_MAX) - 1)
+    assert same(round_trip([longest]), [longest])
+    with pytest.raises(Unsavable, match="a fraction with a number of more than 14,000 bits"):
+        snapshot.plan_image([longest / 2], {})
+
+
+@pytest.mark.parametrize(
+    ("make", "levels"), [(SimpleNamespace, 2), (lambda a: deque([a]), 2), (lambda a: defaultdict(None, a=a), 3)]
+)
+def test_values_as_deep_as_can_be_saved_can_be_read(make, levels):
+    deep = 1
+    for _ in range(DEPTH_MAX // levels):
+        deep = [make(a=deep)]
+    assert repr(round_trip(deep)) == repr(deep)
+
+
+@pytest.mark.parametrize("error", [MemoryError, SystemError, RecursionError, OverflowError, AttributeError, OSError])
+@pytest.mark.parametrize("where", ["decode_tree", "_tensor"])
+def test_an_error_that_bytes_cause_is_damage(monkeypatch, where, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(snapshot, where, fail)
+    with pytest.raises(CheckpointDamaged):
+        snapshot.read_image(bytearray(small_image()))
+
+
+def test_a_header_too_large_for_memory_is_damage(monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(layout.json, "loads", fail)
+    with pytest.raises(CheckpointDamaged):
+        layout.decode_header(small_image())
+
+
+@pytest.mark.parametrize(
+    "state", [5, {"dict": 5}, {"dict": [[0, {"tensor": {}}]]}, {"dict": [[0, {"tensor": -5}], [1, {"array": [[]]}]]}]
+)
+def test_where_a_malformed_state_begins_is_known_all_the_same(state):
+    malformed = layout.decode_header(image_of(header(state, [entry()])))
+    assert layout.begin_bytes(malformed) == malformed.size_bytes
+
+
 def small_image():
     state = {
         "state_dict": OrderedDict(w=torch.ones(3, 5), b=torch.zeros(0)),
         "epoch": 3,
+        "plain": [deque([1]), bytearray(b"x"), Fraction(1, 3)],
         "list": [1.5, float("inf"), (None, True), {"a"}, b"x", 1 << 80, torch.float16, torch.Size([1]), np.arange(3)],
     }
     return image_bytes(state, {"step": 1})
@@ -284,17 +399,22 @@ def test_images_cut_and_glued_at_random_are_read_or_damaged():
         read_or_damaged(bytearray(image[:a] + image[b:] + image[c : c + 40]))
 
 
-KINDS = {"dict", "ordered", "counter", "tuple", "set", "frozenset", "float", "int", "bytes", "complex", "path"}
-kinds = st.sampled_from(sorted(KINDS | {"tensor", "array", "scalar", "size", "dtype", "device", "unknown"}))
+KINDS = {*tree.MAPPINGS, *tree._SEQUENCES, *tree._SCALARS, *plain_kinds.BY_NAME, "tensor", "array", "scalar"}
+kinds = st.sampled_from(sorted(KINDS | {"size", "dtype", "device", "object", "unknown"}))
 nodes = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(kinds, inner, max_size=2),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
+    | st.sampled_from([10**6, "1e1000000", {"range": [0, 10**6, 1]}, {"bytes": "AAAA"}, ONE_HASH, 2 * ONE_HASH]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(kinds, inner, min_size=1, max_size=1)
+    | st.dictionaries(kinds, inner, max_size=2),
     max_leaves=12,
-)
+)  # fmt: skip
 
 
 @pytest.mark.exhaustive
 @settings(max_examples=200, deadline=None)
 @given(nodes)
-def test_any_json_for_a_tree_is_read_or_damaged(tree):
-    read_or_damaged(bytearray(image_of(header(tree, [entry()]))))
+def test_any_json_for_a_tree_is_damaged_or_read_as_something_of_its_size(node):
+    image = bytearray(image_of(header(node, [entry()])))
+    if not read_or_damaged(image):
+        state, _ = snapshot.read_image(image)
+        assert snapshot.plan_image([state], {}, standing=None).size_bytes < 10 * len(image)

@@ -26,6 +26,7 @@ from torch import nn
 from spotrun.errors import CheckpointDamaged
 from spotrun.training.python_state import attributes, fingerprints, graph
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
+from spotrun.training.python_state.restoring import Restorer
 from tests.support.script_process import Process, carried
 
 # --- nothing is called
@@ -54,7 +55,7 @@ def test_an_image_makes_no_instance_of_what_is_not_the_scripts(name: str, capsys
 @pytest.mark.parametrize(
     "value",
     [("enum", "subprocess:Popen", "x"), ("enum", "os:system", "x"), ("factory", "eval"), ("at", "subprocess.Popen"),
-     ("os.system", "true"), ("ref", 99)],
+     ("os.system", "true"), ("ref", 99), ("flag", "re:RegexFlag", (1 << 20_000) - 1)],
 )  # fmt: skip
 def test_an_image_that_refers_to_code_is_damage_or_leaves_the_place_alone(value: Any) -> None:
     process = Process(found=1).begun()
@@ -75,6 +76,23 @@ def test_names_of_python_are_never_set() -> None:
 def test_an_unknown_format_is_damage() -> None:
     with pytest.raises(CheckpointDamaged, match="unknown format: 2"):
         Process().begun().resumed({"format": 2, "objects": []})
+
+
+def test_a_masked_array_larger_than_its_bytes_is_damage() -> None:
+    number = torch.zeros(8, dtype=torch.uint8)
+    with pytest.raises(CheckpointDamaged):
+        Process().begun().resumed(forged("masked", "module.found", (number, "<f8", (10**15,), None, number, False)))
+
+
+@pytest.mark.parametrize("error", [MemoryError, SystemError, RecursionError, OverflowError])
+def test_an_error_that_an_image_causes_is_damage(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    process = Process().begun()
+    monkeypatch.setattr(Restorer, "_load", fail)
+    with pytest.raises(CheckpointDamaged):
+        process.resumed({"format": 1, "objects": []})
 
 
 def test_an_object_that_an_image_made_has_no_place_in_the_next_process() -> None:

@@ -7,20 +7,21 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch.optim.lr_scheduler import StepLR
 
-from spotrun.checkpoint import snapshot
+from spotrun.checkpoint import plain_kinds, snapshot
 from spotrun.checkpoint.objects import InitialObjects, SavedObject
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.errors import CheckpointDamaged
-from spotrun.lightning.checkpoint_file import _plain
+from spotrun.lightning.checkpoint_file import _plain, export
 from spotrun.training.revival import NotRevived, revived
 from spotrun.training.tensors import owned, tensors_of
-from tests.support.checkpoint_images import header, image_bytes, image_of, write_image
+from tests.support.checkpoint_images import ONE_HASH, header, image_bytes, image_of, write_image
 
 Point = namedtuple("Point", "x y")
 
@@ -224,6 +225,35 @@ def test_attribute_set_after_training_began_is_refused() -> None:
         looking(standing, scheduler.state_dict())
 
 
+def test_a_tensor_that_an_image_names_often_is_exported_once(tmp_path: Path) -> None:
+    weights = torch.ones(10_000)
+    names = [f"w{number}" for number in range(200)]
+    image = image_bytes({"state_dict": dict.fromkeys(names, weights), "global_step": 1}, {"epoch": 0})
+    export(bytearray(image), tmp_path / "out.ckpt")
+    assert (tmp_path / "out.ckpt").stat().st_size < 2 * len(image)
+    read = torch.load(tmp_path / "out.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(read[name], weights) for name in names)
+
+
+@pytest.mark.parametrize("kind", ["set", "dict"])
+def test_time_for_keys_that_share_a_hash_only_in_an_export_is_bounded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As enum members they have hashes of their own; the file has their contents."""
+    monkeypatch.setattr(plain_kinds, "_FREE_S", 0.005)
+    monkeypatch.setattr(plain_kinds, "_SECONDS_PER_KEY", 0)
+    keys: list[Any] = [{"member": ["a:b", n * ONE_HASH]} for n in range(3_000)]
+    node = {"dict": [["a", {kind: keys if kind == "set" else [[key, 0] for key in keys]}]]}
+    with pytest.raises(CheckpointDamaged, match="cannot be exported"):
+        export(bytearray(image_of(header(node))), tmp_path / "out.ckpt")
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_image_without_a_mapping_is_not_exported(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointDamaged, match="holds a list instead of a training's state"):
+        export(bytearray(image_bytes([1], {})), tmp_path / "out.ckpt")
+
+
 def test_an_exported_file_holds_no_object() -> None:
     read, _ = snapshot.read_image(bytearray(image_bytes({"m": Meter(1.5), "p": Point(1, Phase.HOT)}, {})))
-    assert _plain(read) == {"m": {"total": 1.5, "seen": [], "made": "by __init__"}, "p": [1, "HOT"]}
+    assert _plain(read, {}) == {"m": {"total": 1.5, "seen": [], "made": "by __init__"}, "p": [1, "HOT"]}

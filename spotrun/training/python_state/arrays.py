@@ -76,8 +76,9 @@ def content_of_masked(array: MaskedArray) -> tuple[Any, ...]:
     return bytes_of(array.data), array.dtype.str, tuple(array.shape), masked, bytes_of(fill_value), is_hard
 
 
-def new_masked(dtype: str, shape: tuple[int, ...]) -> MaskedArray:
-    return np.ma.masked_array(np.zeros(shape, np.dtype(dtype)))
+def new_masked(data: Tensor, dtype: str, shape: tuple[int, ...]) -> MaskedArray:
+    """Return a new masked array. `fill_masked` adds its mask."""
+    return np.ma.masked_array(array_of(data, dtype, shape))
 
 
 def fill_masked(array: MaskedArray, content: tuple[Any, ...]) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spotrun.checkpoint.plain_kinds import WHOLE_BITS_MAX
 from spotrun.checkpoint.slots import has_attributes, set_attributes
 from spotrun.errors import CheckpointDamaged
 from spotrun.training.python_state import stateful_objects, values
@@ -42,6 +43,10 @@ _BAGS = {
     "_thread:_local": threading.local,
 }
 _ARRAYS = {"array": np.ndarray, "mapped": np.memmap, "masked": np.ma.MaskedArray}
+_MALFORMED = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, SystemError, TypeError, ValueError,
+)  # fmt: skip
+"""Errors that a malformed image causes. Any other error is one of the script's methods."""
 _BUILT = ("tuple", "frozenset", "namedtuple")
 """Kinds of objects that cannot be filled later. So they are created only once all of their parts exist."""
 _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
@@ -90,7 +95,7 @@ class Restorer:
         """
         try:
             self._load()
-        except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        except _MALFORMED as error:
             raise CheckpointDamaged(f"the checkpoint's Python state is malformed: {error!r}") from error
 
     def _load(self) -> None:
@@ -167,7 +172,7 @@ class Restorer:
             case "array":
                 return array_of(*content)
             case "masked":
-                return new_masked(*content[1:3])
+                return new_masked(*content[:3])
             case "tensor":
                 return _new_tensor(*content)
             case "deque":
@@ -409,6 +414,8 @@ def _flag(name: str, number: int) -> Flag:
     found = _enum(name)
     if Flag not in found.__mro__:
         raise _Missing
+    if number.bit_length() > WHOLE_BITS_MAX:  # Python visits each bit, and copies the number for it
+        raise ValueError("a flag with too many bits")
     known: Flag | None = found.__dict__["_value2member_map_"].get(number)
     return Flag.__dict__["_missing_"].__func__(found, number) if known is None else known
 
