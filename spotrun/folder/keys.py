@@ -26,13 +26,14 @@ from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from spotrun.errors import ObjectMissing, SpotrunError
+from spotrun.store.key_readers import KEYS
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
 if TYPE_CHECKING:  # this import takes longer than most commands
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-FOLDER = "keys"
+FOLDER = KEYS
 KEY_SIZE = 64
 """Number of hex digits in a stored key."""
 
