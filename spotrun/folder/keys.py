@@ -128,6 +128,12 @@ class OwnersKey:
             self._signs = self._read()
         return self._signs(body).hex()
 
+    sign = __call__
+
+    def has_signed(self, signature: str, body: bytes) -> bool:
+        """Return True if the owner has signed `body`. This needs only the public half of the key."""
+        return is_signed(self._public_key, signature, body)
+
     def read_again(self) -> None:
         """
         Read the key from the store, even if this process has read it before, to check that it still exists.

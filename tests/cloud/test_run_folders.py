@@ -8,7 +8,9 @@ custom roles as infra/gcp has them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,17 +22,23 @@ from spotrun.clouds.gcp.folder_grants import CHANGED
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.errors import StoreError
 from spotrun.folder.final_status import KEY as FINAL_STATUS
+from spotrun.folder.keys import OwnersKey
 from spotrun.folder.keys import key_of as owners_key_of
+from spotrun.folder.keys import make as make_key
 from spotrun.folder.ledger import key_of
 from spotrun.folder.setup_cache import FOLDER as ENVIRONMENTS
 from spotrun.folder.status_objects import RUNNER_KEY, agent_key
 from spotrun.folder.stored_files import FOLDER as OUTPUTS
 from spotrun.notify.delivery import FOLDER as NOTIFIED
+from spotrun.notify.delivery import Delivery
+from spotrun.notify.news import News
+from spotrun.secrets.redaction import Redactor
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from tests.support.gce_catalog import PROJECT
 from tests.support.gcp_instance import Instance, instance
 from tests.support.google_server import GoogleServer
+from tests.support.list_sink import ListSink
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer
 from tests.support.repository import ROOT
@@ -142,6 +150,18 @@ def test_an_instance_overwrites_and_deletes_nothing_else(place: Place, key: str,
     assert place.ask(verb, key, *arguments)[0] == REFUSED
     assert (f"serviceAccount:{account_of(UID)}", "storage.objects.delete") in place.google.denied[denied:]
     assert place.ask("get", key) == "of the runner"
+
+
+def test_mark_that_an_instance_plants_silences_no_notification(place: Place, runner: Store) -> None:
+    """Google's policies only grant: an instance may add such an object, and nobody else may overwrite the runner's."""
+    runs, news = open_store(place.runs), News(7, "failed", datetime(2026, 11, 29, tzinfo=UTC), f"r-{UID}", "it failed")
+    owner, sink = OwnersKey(lambda: runs, UID, make_key(runs, UID)), ListSink()
+    planted = json.dumps({"delivered": True, "tries": 1})
+    assert place.ask("put_if_absent", f"{NOTIFIED}/0-7-failed.json", planted) is True
+    for _ in range(2):
+        Delivery(sink, 0, runner, owner, Redactor(())).settle(news)
+    assert sink.ids == [news.id]
+    assert place.ask("put", f"{NOTIFIED}/0-7-failed.json", planted)[0] == REFUSED
 
 
 def test_an_instance_sees_all_of_its_folder(place: Place) -> None:
