@@ -96,8 +96,8 @@ class StoreTrial:
 
     def _read_no_key(self) -> None:
         """
-        Read a key that does not exist. A bucket that lets only runners read keys (infra/aws/account.yaml) refuses this
-        to everyone else, before it looks for the object.
+        Read a key that does not exist. A bucket that lets only runners read keys refuses this to everyone else, before
+        it looks for the object.
         """
         try:
             persist(lambda: self._store.get(f"{KEYS}/{self._folder}"))
@@ -106,7 +106,7 @@ class StoreTrial:
         except StoreUnavailable:
             raise
         except StoreError as error:
-            hint = "as the bucket's administrator, add your user or role to Runners of infra/aws/account.yaml"
+            hint = "ask for the rights of a runner: see The keys of runs in infra/aws/README.md or infra/gcp/README.md"
             raise StoreError(f"cannot read the keys of runs: {error.message}", hint=hint) from error
 
     def _protection(self) -> Finding:

@@ -32,8 +32,7 @@ from tenacity import (
     wait_exponential,
 )
 
-from spotrun.errors import StoreError
-from spotrun.folder.keys import KeyMissing
+from spotrun.errors import SpotrunError, StoreError
 from spotrun.notify.news import News, news_of
 from spotrun.notify.sinks import Refused, Sink, Undelivered
 from spotrun.report.tables import plain
@@ -173,7 +172,7 @@ class Delivery:
             if self._author is not None:
                 status = replace(status, signature=self._author.sign(_signed_part(key, status)))
             self._store.put_status(key, msgspec.json.encode(status))
-        except (StoreError, KeyMissing) as error:
+        except SpotrunError as error:  # the store refuses, or the run has lost its key
             self.failures.append(
                 f"the store did not record that {news.kind!r} was delivered ({error.message}): it may arrive twice"
             )

@@ -170,13 +170,13 @@ def test_doctor_tells_whether_the_buckets_policy_keeps_keys_for_runners(account:
     assert found.verdict is Verdict.OK
 
 
-def test_runner_whom_the_template_does_not_name_is_refused_with_the_parameter_to_change(
+def test_runner_whom_the_template_does_not_name_is_refused_with_the_page_to_read(
     account: GuardedAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(account, "template", Template("account", Runners=f"arn:aws:iam::{ACCOUNT}:user/another"))
     (found,) = [each for each in of_store() if each.verdict is Verdict.FAILED]
     assert found.detail.startswith("cannot read the keys of runs: S3 answered 403")
-    assert "Runners of infra/aws/account.yaml" in found.hint
+    assert "The keys of runs in infra/aws/README.md" in found.hint
 
 
 def test_the_right_to_end_instances_is_named_although_it_cannot_be_checked(account: GuardedAccount) -> None:

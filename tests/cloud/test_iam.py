@@ -36,6 +36,7 @@ KEY_OF_RUN = f"{BUCKET}/runs/keys/0123456789"
 ANOTHER = f"{BUCKET}/runs/bert-fedcba9876"
 INSTANCE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/i-0123456789abcdef0"
 TEMPLATE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:launch-template/lt-0123456789abcdef0"
+INTERFACE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:network-interface"
 SCHEDULE = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule"
 ROLE, PROFILE = f"arn:aws:iam::{ACCOUNT}:role", f"arn:aws:iam::{ACCOUNT}:instance-profile"
 OF_RUN, PROFILE_OF_RUN = f"{ROLE}/spotrun-run-0123456789", f"{PROFILE}/spotrun-run-0123456789"
@@ -123,6 +124,7 @@ ALLOWED = [
     ("runner", Asked("servicequotas:GetServiceQuota")),
     ("runner", Asked("ssm:DescribeParameters")),
     ("runner", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
+    *(("runner", Asked("ec2:RunInstances", f"{INTERFACE}/*", each)) for each in ({}, {"ec2:NetworkInterfaceID": "*"})),
     ("runner", Asked("ec2:GetConsoleOutput", INSTANCE, OURS)),
     ("runner", Asked("iam:ListRoles")),
     ("runner", Asked("iam:CreateRole", OF_RUN, BOUND)),
@@ -275,7 +277,7 @@ DENIED = [
         for verb in ("CreateLaunchTemplate", "CreateLaunchTemplateVersion", "ModifyLaunchTemplate", "CreateTags")
     ),
     ("node", Asked("ec2:RunInstances", TEMPLATE, {"aws:ResourceTag/spotrun:group": "node"})),
-    ("runner", Asked("ec2:RunInstances", f"arn:aws:ec2:{REGION}:{ACCOUNT}:network-interface/eni-0123456789abcdef0")),
+    ("runner", Asked("ec2:RunInstances", f"{INTERFACE}/eni-1", {"ec2:NetworkInterfaceID": "eni-1"})),
     ("runner", Asked("ec2:ModifyInstanceAttribute", INSTANCE, OURS)),
     ("runner", Asked("ec2:CreateTags", INSTANCE, {"aws:RequestTag/spotrun:run": "1", "aws:TagKeys": ("spotrun:run",)})),
     (
