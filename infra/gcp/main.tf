@@ -165,6 +165,42 @@ resource "google_storage_bucket_iam_member" "changes_runs" {
   }
 }
 
+resource "google_storage_bucket_iam_member" "shares_folders" {
+  for_each = var.runners
+
+  bucket = google_storage_bucket.runs.name
+  role   = google_project_iam_custom_role.spotrun["spotrunFolder"].name
+  member = each.value
+
+  condition {
+    title       = local.conditions["spotrunFolder"].title
+    description = local.conditions["spotrunFolder"].description
+    expression  = local.conditions["spotrunFolder"].expression
+  }
+}
+
+# With the key of a run, one can sign as the run's owner. A new bucket grants this role to all Viewers of the project,
+# who could read the keys. This resource decides alone who has the role.
+resource "google_storage_bucket_iam_binding" "viewers_read_nothing" {
+  bucket  = google_storage_bucket.runs.name
+  role    = "roles/storage.legacyObjectReader"
+  members = var.runners
+}
+
+resource "google_storage_bucket_iam_member" "reads_runs" {
+  for_each = var.readers
+
+  bucket = google_storage_bucket.runs.name
+  role   = "roles/storage.objectViewer"
+  member = each.value
+
+  condition {
+    title       = local.conditions["spotrunRead"].title
+    description = local.conditions["spotrunRead"].description
+    expression  = local.conditions["spotrunRead"].expression
+  }
+}
+
 # IAM conditions cannot depend on the caller, so each run may read the secrets of every job in the project. Only the
 # service accounts of instances may read values: no runner gets this right.
 resource "google_project_iam_member" "reads_secrets" {

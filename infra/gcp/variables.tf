@@ -29,8 +29,8 @@ variable "bucket" {
   }
 
   validation {
-    condition     = !contains(["ledger", "keys"], coalesce(var.bucket, "spotrun"))
-    error_message = "In a bucket of this name, the condition that protects ledgers and keys would protect every object."
+    condition     = !contains(["ledger", "keys", "runs"], coalesce(var.bucket, "spotrun"))
+    error_message = "In a bucket of this name, the conditions that protect ledgers and keys would protect every object or none."
   }
 }
 
@@ -59,5 +59,16 @@ variable "ssh_members" {
   validation {
     condition     = alltrue([for each in var.ssh_members : can(regex("^(user|group|serviceAccount|principal|principalSet):.+", each))])
     error_message = "Write user:ADDRESS, group:ADDRESS, serviceAccount:ADDRESS, principal:… or principalSet:…; nobody else may open a shell."
+  }
+}
+
+variable "readers" {
+  type        = set(string)
+  default     = []
+  description = "Who may read all runs, but not their keys, named in the same way as runners."
+
+  validation {
+    condition     = alltrue([for each in var.readers : can(regex("^(user|group|serviceAccount|principal|principalSet):.+", each))])
+    error_message = "Write user:ADDRESS, group:ADDRESS, serviceAccount:ADDRESS, principal:… or principalSet:…; nobody else can be named."
   }
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from spotrun.doctor.finding import Finding, ok, unknown, warned
 from spotrun.errors import StoreError
 from spotrun.store.port import Inspectable, Store, StoreFacts, UnknownFact
-from spotrun.units import count_of
+from spotrun.units import count_of, some_of
 
 FREE_WARNED_BYTES = 10 << 30
 FREE_MIN_BYTES = 1 << 30
@@ -32,6 +32,7 @@ def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
     yield from _versioning(facts)
     yield from _space(facts)
     yield from _expiry(facts)
+    yield from _keys(facts)
 
 
 def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
@@ -99,3 +100,16 @@ def _expiry(facts: StoreFacts) -> Iterator[Finding]:
         )
     else:
         yield ok("expiry", "no rule deletes or archives objects below the prefix")
+
+
+def _keys(facts: StoreFacts) -> Iterator[Finding]:
+    """Check who can read the keys of runs, as far as the bucket's policy says."""
+    if isinstance(facts.key_readers, UnknownFact):
+        what = f"it is unknown who can read the keys of runs: {facts.key_readers.reason}"
+        yield unknown("keys", what, "apply the current infra/aws or infra/gcp")
+    elif facts.key_readers:
+        what = f"these can read the keys of runs, and sign as their owners: {some_of(facts.key_readers)}"
+        hint = "name the runners: see The keys of runs in infra/aws/README.md or infra/gcp/README.md"
+        yield warned("keys", what, hint)
+    elif facts.key_readers is not None:
+        yield ok("keys", "the bucket's policy lets only runners read the keys of runs")

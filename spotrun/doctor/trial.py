@@ -21,6 +21,7 @@ from spotrun.doctor.finding import Finding, ok, warned
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
 from spotrun.folder.ledger import key_of
 from spotrun.store.conditional_put_probe import RACERS, race
+from spotrun.store.key_readers import KEYS
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
@@ -91,6 +92,22 @@ class StoreTrial:
             address.parse(self._store.uri), address.BucketAddress
         ):  # in a local folder the user may do anything
             yield self._protection()
+            self._read_no_key()
+
+    def _read_no_key(self) -> None:
+        """
+        Read a key that does not exist. A bucket that lets only runners read keys refuses this to everyone else, before
+        it looks for the object.
+        """
+        try:
+            persist(lambda: self._store.get(f"{KEYS}/{self._folder}"))
+        except ObjectMissing:
+            return
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            hint = "ask for the rights of a runner: see The keys of runs in infra/aws/README.md or infra/gcp/README.md"
+            raise StoreError(f"cannot read the keys of runs: {error.message}", hint=hint) from error
 
     def _protection(self) -> Finding:
         """

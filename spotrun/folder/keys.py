@@ -26,13 +26,14 @@ from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from spotrun.errors import ObjectMissing, SpotrunError
+from spotrun.store.key_readers import KEYS
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
 if TYPE_CHECKING:  # this import takes longer than most commands
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-FOLDER = "keys"
+FOLDER = KEYS
 KEY_SIZE = 64
 """Number of hex digits in a stored key."""
 
@@ -126,6 +127,12 @@ class OwnersKey:
         if self._signs is None:
             self._signs = self._read()
         return self._signs(body).hex()
+
+    sign = __call__
+
+    def has_signed(self, signature: str, body: bytes) -> bool:
+        """Return True if the owner has signed `body`. This needs only the public half of the key."""
+        return is_signed(self._public_key, signature, body)
 
     def read_again(self) -> None:
         """

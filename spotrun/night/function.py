@@ -129,7 +129,7 @@ class _Attended:
     def __init__(self, run: OpenRun, addresses: Addresses) -> None:
         self.run = run
         self.runner: Runner = run.runner_at(BY_THE_MINUTE)
-        self.news = NightNews(run.spec, run.store, addresses)
+        self.news = NightNews(run.spec, run.store, run.owner, addresses)
 
 
 class Attendant:
@@ -195,7 +195,7 @@ class Attendant:
         try:
             due = self._pin.night.due(_moment(event.get("due"), now))
             news, told = late_night(self._name, due, now, error.one_line), RunSpec.from_dict(self._pin.night.spec)
-            unheard = NightNews(told, self._record.store, self._addresses).tell((), news)
+            unheard = NightNews(told, self._record.store, self._signer, self._addresses).tell((), news)
         except SpotrunError as failure:
             unheard = [failure.one_line]
         if unheard:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from spotrun.errors import SpecInvalid, SpotrunError
-from spotrun.notify.delivery import Delivery, status_of
+from spotrun.notify.delivery import Author, Delivery, status_of
 from spotrun.notify.news import News, may_be_news, news_of
 from spotrun.notify.notifier import redactor_for
 from spotrun.notify.sinks import Sink, TimeLimitedSink, Undelivered, Webhook
@@ -41,8 +41,8 @@ class NightNews:
     effect at once.
     """
 
-    def __init__(self, spec: RunSpec, store: Store, addresses: Addresses) -> None:
-        self._spec, self._store, self._addresses = spec, store, addresses
+    def __init__(self, spec: RunSpec, store: Store, author: Author | None, addresses: Addresses) -> None:
+        self._spec, self._store, self._author, self._addresses = spec, store, author, addresses
         self._webhooks = {number: each for number, each in enumerate(spec.notify) if each.variable is not None}
         self._read = 0
         self._known: set[str] = set()
@@ -61,7 +61,7 @@ class NightNews:
         if not self._webhooks:
             return []
         self._take(entries, last)
-        self._waiting = [each for each in self._waiting if not status_of(self._store, *each).is_final]
+        self._waiting = [each for each in self._waiting if not status_of(self._store, *each, self._author).is_final]
         return self._send() if self._waiting else []
 
     def _take(self, entries: Sequence[Entry], last: News | None) -> None:
@@ -78,7 +78,8 @@ class NightNews:
         share_s = WITHIN_S / len(sinks)  # so that a slow webhook takes no time from the others
         for number, sink in sinks.items():
             began_s = time.monotonic()
-            delivery = Delivery(TimeLimitedSink(sink, share_s / 2), number, self._store, redactor, tries=1)
+            limited = TimeLimitedSink(sink, share_s / 2)
+            delivery = Delivery(limited, number, self._store, self._author, redactor, tries=1)
             for news in [each for index, each in self._waiting if index == number]:
                 if time.monotonic() - began_s > share_s / 2:
                     break

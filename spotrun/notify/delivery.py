@@ -7,6 +7,9 @@ folder. If the process is killed between the two, the next runner delivers the n
 id, so that a receiver can drop the duplicate. If the delivery were recorded first, a notification could be lost without
 anyone noticing.
 
+The records are signed by the run's owner, or by the function of a night. Instances may add objects in the run's folder
+on Google Cloud, but a record that an instance has made there suppresses no notification.
+
 The duration of each try and the number of tries per notification are limited. So is the time for which a command waits
 for deliveries at the end of a run.
 """
@@ -17,9 +20,10 @@ import json
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -28,7 +32,7 @@ from tenacity import (
     wait_exponential,
 )
 
-from spotrun.errors import StoreError
+from spotrun.errors import SpotrunError, StoreError
 from spotrun.notify.news import News, news_of
 from spotrun.notify.sinks import Refused, Sink, Undelivered
 from spotrun.report.tables import plain
@@ -56,6 +60,7 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
     delivered: bool
     tries: Count
     said: str = ""
+    signature: str = ""
 
     @property
     def is_final(self) -> bool:
@@ -63,17 +68,37 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
         return self.delivered or self.tries >= TRIES_EVER
 
 
-def status_of(store: Store, number: int, news: News) -> DeliveryStatus:
-    """
-    Return the delivery status that this or another runner has written to the store.
+class Author(Protocol):
+    """The key of whoever records deliveries: an OwnersKey, or the Signer of a night's function."""
 
-    If the store cannot be read, assume that the notification was not delivered: it is better that a notification
-    arrives twice than never.
+    def sign(self, body: bytes) -> str: ...
+    def has_signed(self, signature: str, body: bytes) -> bool: ...
+
+
+def status_of(store: Store, number: int, news: News, author: Author | None) -> DeliveryStatus:
     """
+    Return the delivery status that this or another runner has written to the store. If the run has a key, `author`, the
+    status must be signed with it.
+
+    If the store cannot be read, or another program has written the status, assume that the notification was not
+    delivered: it is better that a notification arrives twice than never.
+    """
+    key = _key(number, news)
     try:
-        return decode(store.get(_key(number, news), 0, SMALL_BYTES), DeliveryStatus)
+        found = decode(store.get(key, 0, SMALL_BYTES), DeliveryStatus)
     except (StoreError, OutOfBounds):
         return DeliveryStatus(False, 0)
+    if author is None or author.has_signed(found.signature, _signed_part(key, found)):
+        return found
+    return DeliveryStatus(False, 0)
+
+
+def _signed_part(key: str, status: DeliveryStatus) -> bytes:
+    """
+    Return the bytes that the signature of a status covers. They contain the object's name, so that a copy of the status
+    under another name is not valid. They are a list, so that they differ from each entry of a ledger.
+    """
+    return json.dumps([key, status.delivered, status.tries, status.said]).encode()
 
 
 def _key(number: int, news: News) -> str:
@@ -89,11 +114,19 @@ class Delivery:
     """
 
     def __init__(
-        self, sink: Sink, number: int, store: Store, redactor: Redactor, pause_s: float = PAUSE_S, tries: int = TRIES
+        self,
+        sink: Sink,
+        number: int,
+        store: Store,
+        author: Author | None,
+        redactor: Redactor,
+        pause_s: float = PAUSE_S,
+        tries: int = TRIES,
     ) -> None:
         self._sink = sink
         self._number = number
         self._store = store
+        self._author = author
         self._redactor = redactor
         self._pause_s = pause_s
         self._tries = tries
@@ -106,7 +139,7 @@ class Delivery:
         Deliver a notification, unless an earlier call has delivered it or given up on it. Store the new status and
         return it.
         """
-        known = status_of(self._store, self._number, news)
+        known = status_of(self._store, self._number, news, self._author)
         if known.is_final:
             return known
         tries = 1 if self._in_vain else min(self._tries, TRIES_EVER - known.tries)
@@ -134,9 +167,12 @@ class Delivery:
         return DeliveryStatus(True, tried + 1)
 
     def _write(self, news: News, status: DeliveryStatus) -> None:
+        key = _key(self._number, news)
         try:
-            self._store.put_status(_key(self._number, news), msgspec.json.encode(status))
-        except StoreError as error:
+            if self._author is not None:
+                status = replace(status, signature=self._author.sign(_signed_part(key, status)))
+            self._store.put_status(key, msgspec.json.encode(status))
+        except SpotrunError as error:  # the store refuses, or the run has lost its key
             self.failures.append(
                 f"the store did not record that {news.kind!r} was delivered ({error.message}): it may arrive twice"
             )
@@ -149,11 +185,18 @@ class DeliveryWorker(threading.Thread):
     """
 
     def __init__(
-        self, sink: Sink, number: int, kinds: Sequence[str], store: Store, redactor: Redactor, pause_s: float = PAUSE_S
+        self,
+        sink: Sink,
+        number: int,
+        kinds: Sequence[str],
+        store: Store,
+        author: Author | None,
+        redactor: Redactor,
+        pause_s: float = PAUSE_S,
     ) -> None:
         super().__init__(daemon=True, name=sink.name)
         self._sink = sink
-        self._delivery = Delivery(sink, number, store, redactor, pause_s)
+        self._delivery = Delivery(sink, number, store, author, redactor, pause_s)
         self._kinds = frozenset(kinds)
         self._inbox: queue.SimpleQueue[Entry | News | None] = queue.SimpleQueue()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from spotrun.errors import SpecInvalid
-from spotrun.notify.delivery import PAUSE_S, DeliveryWorker
+from spotrun.notify.delivery import PAUSE_S, Author, DeliveryWorker
 from spotrun.notify.news import News
 from spotrun.notify.sinks import open_sink
 from spotrun.run.events import Entry
@@ -44,7 +44,12 @@ class Notifier:
     """
 
     def __init__(
-        self, spec: RunSpec, store: Store, environment: Mapping[str, str] = os.environ, pause_s: float = PAUSE_S
+        self,
+        spec: RunSpec,
+        store: Store,
+        owner: Author | None,
+        environment: Mapping[str, str] = os.environ,
+        pause_s: float = PAUSE_S,
     ) -> None:
         self._shown = 0
         self._workers: list[DeliveryWorker] = []
@@ -57,7 +62,7 @@ class Notifier:
             except SpecInvalid as error:
                 self._unusable.append(error.message)
             else:
-                self._workers.append(DeliveryWorker(sink, number, wanted.on, store, redactor, pause_s))
+                self._workers.append(DeliveryWorker(sink, number, wanted.on, store, owner, redactor, pause_s))
 
     def __enter__(self) -> Self:
         for worker in self._workers:

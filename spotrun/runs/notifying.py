@@ -25,7 +25,7 @@ def notifying(run: OpenRun, *, ours: bool = False) -> Iterator[Notifier]:
     if told.notify and not ours and not is_known(run):
         print(f"note: no notifications: {run.id} was not created by this user on this machine", file=sys.stderr)
         told = told.model_copy(update={"notify": ()})
-    notifier = Notifier(told, run.store)
+    notifier = Notifier(told, run.store, run.owner)
     with notifier:
         yield notifier
     for failure in notifier.failures:

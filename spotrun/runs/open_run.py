@@ -69,12 +69,17 @@ class OpenRun:
         self.first_sha256 = hashlib.sha256(self.first).hexdigest()
         _require_its_name(self.uri, self.created)
         self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
-        sign = OwnersKey(lambda: self.runs, self.created.uid, self.created.public_key)
-        self.ledger = Ledger(self.store, self.created.uid, writer, self.clock, first=first, sign=sign)
+        self._key = OwnersKey(lambda: self.runs, self.created.uid, self.created.public_key)
+        self.ledger = Ledger(self.store, self.created.uid, writer, self.clock, first=first, sign=self._key)
 
     @property
     def id(self) -> str:
         return f"{self.created.name}-{self.created.uid}"
+
+    @property
+    def owner(self) -> OwnersKey | None:
+        """The key with which runners sign as the run's owner; None for a run of ledger version 2, which has no key."""
+        return self._key if self.created.public_key else None
 
     @property
     def typed(self) -> str:

@@ -24,6 +24,7 @@ from google.cloud.storage.exceptions import DataCorruption
 from spotrun.address import BETWEEN_REGIONS
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable, WritesRefused
 from spotrun.store.http import ANSWERS, CONNECT_S, FULL, NO_STORE, READ_S, BucketStore, Verbs, passes, settings
+from spotrun.store.key_readers import gcs_key_readers
 from spotrun.store.lifecycle import gcs_expiries
 from spotrun.store.port import StoreFacts, UnknownFact
 from spotrun.store.request_counts import count_read, count_write
@@ -122,12 +123,20 @@ class GcsStore(BucketStore):
             self._bucket.reload(timeout=_TIMEOUT, retry=None)
         except api.Forbidden:
             unsaid = UnknownFact("storage.buckets.get is not allowed")
-            return StoreFacts(region=unsaid, versioned=unsaid, expiries=unsaid)
+            return StoreFacts(region=unsaid, versioned=unsaid, expiries=unsaid, key_readers=unsaid)
         return StoreFacts(
             region=_location(self._bucket),
             versioned=bool(self._bucket.versioning_enabled),
             expiries=gcs_expiries(self._bucket.lifecycle_rules, self._root),
+            key_readers=self._key_readers(),
         )
+
+    def _key_readers(self) -> tuple[str, ...] | UnknownFact:
+        try:
+            policy = self._bucket.get_iam_policy(requested_policy_version=3, timeout=_TIMEOUT, retry=None)
+        except api.ClientError as error:  # an emulator of Cloud Storage may have no policies
+            return UnknownFact(f"GCS answered {error.code} to storage.buckets.getIamPolicy")
+        return gcs_key_readers(policy.bindings)
 
     def _translate(self, error: Exception, what: str) -> StoreError | None:
         match error:

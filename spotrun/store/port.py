@@ -152,6 +152,9 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     `versioned` is True if the store keeps old versions of objects that were overwritten or deleted. Old versions cost
     money. `older_versions_days` is the age at which a rule of the store deletes all old versions; None if no such rule
     is known.
+
+    `key_readers` are those who can read the keys of runs besides runners, as far as the store's own policy says; None
+    if the store has no policy.
     """
 
     region: str | UnknownFact | None
@@ -159,6 +162,7 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     versioned: bool | UnknownFact
     older_versions_days: int | None = None
     free_bytes: int | None = None
+    key_readers: tuple[str, ...] | UnknownFact | None = None
 
 
 @runtime_checkable

@@ -4,11 +4,13 @@ Reads facts about an S3 bucket. An account that is allowed to use a bucket is of
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from spotrun.address import BucketAddress
+from spotrun.store.key_readers import s3_key_readers
 from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
 from spotrun.store.port import StoreFacts, UnknownFact
 
@@ -17,7 +19,7 @@ _NO_ANSWER = (403, 405, 501)
 HTTP statuses of answers after which a fact stays unknown: the account is not allowed to read it, or this S3-compatible
 store does not support the request.
 """
-_NO_RULES = "NoSuchLifecycleConfiguration"
+_NOTHING_SET = ("NoSuchBucketPolicy", "NoSuchLifecycleConfiguration")
 
 
 def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
@@ -33,6 +35,7 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
         versioned=_versioned(client, place.bucket),
         older_versions_days=None if isinstance(rules, UnknownFact) else s3_older_versions_days(rules, place.root),
         expiries=rules if isinstance(rules, UnknownFact) else s3_expiries(rules, place.root),
+        key_readers=_key_readers(client, place),
     )
 
 
@@ -59,12 +62,19 @@ def _rules(client: Any, bucket: str) -> list[dict[str, Any]] | UnknownFact:
     return answer if isinstance(answer, UnknownFact) else answer.get("Rules", [])
 
 
+def _key_readers(client: Any, place: BucketAddress) -> tuple[str, ...] | UnknownFact:
+    answer = _ask(client.get_bucket_policy, "GetBucketPolicy", place.bucket)
+    if isinstance(answer, UnknownFact):
+        return answer
+    return s3_key_readers(json.loads(answer.get("Policy", "{}")), place.bucket, place.root)
+
+
 def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | UnknownFact:
     try:
         answer: dict[str, Any] = question(Bucket=bucket)
     except ClientError as error:
         status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], error.response["Error"]["Code"]
-        if code == _NO_RULES:
+        if code in _NOTHING_SET:
             return {}
         if status in _NO_ANSWER:
             return UnknownFact(f"{answered(error)} to {name}")

@@ -99,7 +99,8 @@ def test_an_owner_has_the_rights_that_a_condition_hides(
 def test_doctor_checks_the_permissions_that_the_roles_grant() -> None:
     of_project = {*rights.NEEDED, *rights.FOR_ACCOUNTS, *rights.ASIDE, *rights.UNDER_CONDITION}
     assert of_project == permissions("spotrunRunner", "spotrunEnd")
-    assert {*rights.IN_BUCKET, *rights.FOR_FOLDERS} == permissions("spotrunBucket", "spotrunChange")
+    of_bucket = {*rights.IN_BUCKET, *rights.FOR_FOLDERS, *rights.ASIDE_IN_BUCKET}
+    assert of_bucket == permissions("spotrunBucket", "spotrunFolder", "spotrunChange")
     assert {*rights.UNDER_CONDITION} == permissions("spotrunEnd")
 
 

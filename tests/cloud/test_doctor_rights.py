@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,7 +26,8 @@ from spotrun.spec.model import ResourcesSpec
 from spotrun.store.opening import open_store
 from spotrun.units import to_the_second
 from tests.support.aws_launches import CONFIG, request
-from tests.support.ec2_server import REGION
+from tests.support.aws_templates import Template
+from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount, calls
 from tests.support.iam import listed
 from tests.support.manual_clock import ManualClock
@@ -42,6 +44,7 @@ IN_OTHER_WORDS = {
     "s3:DeleteObject": "cannot delete it",
     "s3:GetBucketVersioning": "versioning",
     "s3:GetLifecycleConfiguration": "whether objects expire",
+    "s3:GetBucketPolicy": "who can read the keys of runs",
 }
 """What is said of a bucket is said of any store."""
 ALLOWED = [
@@ -154,6 +157,26 @@ def test_where_none_is_missing_none_is_named(account: GuardedAccount) -> None:
         ("secret WORD", "there is no parameter /spotrun/WORD in us-east-1")
     ]
     assert {each.name for each in found if each.verdict is Verdict.UNKNOWN} == {"terminate"}
+
+
+def test_doctor_tells_whether_the_buckets_policy_keeps_keys_for_runners(account: GuardedAccount) -> None:
+    """An attacker who only may read the bucket could sign as the owner of each run."""
+    (found,) = [each for each in of_store() if each.name == "keys"]
+    assert found.verdict is Verdict.WARNED
+    with account.as_administrator():
+        policy = json.dumps(TEMPLATE.documents()["bucket"])
+        boto3.client("s3").put_bucket_policy(Bucket=BUCKET, Policy=policy)
+    (found,) = [each for each in of_store() if each.name == "keys"]
+    assert found.verdict is Verdict.OK
+
+
+def test_runner_whom_the_template_does_not_name_is_refused_with_the_page_to_read(
+    account: GuardedAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(account, "template", Template("account", Runners=f"arn:aws:iam::{ACCOUNT}:user/another"))
+    (found,) = [each for each in of_store() if each.verdict is Verdict.FAILED]
+    assert found.detail.startswith("cannot read the keys of runs: S3 answered 403")
+    assert "The keys of runs in infra/aws/README.md" in found.hint
 
 
 def test_the_right_to_end_instances_is_named_although_it_cannot_be_checked(account: GuardedAccount) -> None:

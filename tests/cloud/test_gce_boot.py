@@ -38,7 +38,7 @@ AT_ONCE = {"sleep": "#!/bin/bash\n"}
 FOR_EVER = {"sleep": '#!/bin/bash\n[[ "$1" -lt 90 ]] || exec /bin/sleep 1000\n'}
 """A wait of 90 s and more has no end."""
 TOO_OLD = dict.fromkeys(("python3", "python3.11", "python3.12", "python3.13"), "#!/bin/bash\nexit 1\n")
-FOLDERS = ("runs", "some-runs/boot/of_2026/a=b.c")
+FOLDERS = ("runs", "some/runs/boot/of_2026/a=b.c")
 
 
 def image_with(agent: str, lacks: str = "nothing") -> dict[str, str]:

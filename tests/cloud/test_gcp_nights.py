@@ -55,7 +55,7 @@ NIGHT = "resnet50"
 STORE = f"gs://{BUCKET}/runs"
 SERVICE = f"projects/{PROJECT}/locations/{REGION}/services/spotrun-night-{NIGHT}"
 ACCESS = "secretmanager.projects.secrets.versions.access"
-OF_A_RUNNER = ("spotrunRunner", "spotrunEnd", "spotrunBucket", "spotrunChange")
+OF_A_RUNNER = ("spotrunRunner", "spotrunEnd", "spotrunBucket", "spotrunFolder", "spotrunChange")
 
 
 # -- in virtual time -------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def google(
 def test_a_run_needs_no_more_than_its_account_was_granted(
     google: GoogleServer, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    uri = servers("gs").new_prefix()
+    uri = f"{servers('gs').new_prefix()}/runs"
     sandbox = Sandbox(tmp_path, monkeypatch, uri)
     try:
         job = sandbox.job("far", args=ARGS, scale=60, script=NOTICE, program="filed.py", extra=SETUP)

@@ -28,13 +28,15 @@ from tests.support.iam import Asked, Decision, conditions_hold, decide
 from tests.support.iam_calls import Call, Known, asked_by
 from tests.support.launch_requests import requested
 
-DOCUMENTS = Template("account", SessionManager="enabled").documents()
+ADA, ROLE_OF_ADA = f"arn:aws:iam::{ACCOUNT}:user/ada", f"arn:aws:iam::{ACCOUNT}:role/trainers/ada"
+DOCUMENTS = Template("account", SessionManager="enabled", Runners=f"{ADA},{ROLE_OF_ADA}").documents()
 BUCKET = f"arn:aws:s3:::spotrun-{ACCOUNT}-{REGION}"
 RUN = f"{BUCKET}/runs/resnet50-0123456789"
 KEY_OF_RUN = f"{BUCKET}/runs/keys/0123456789"
 ANOTHER = f"{BUCKET}/runs/bert-fedcba9876"
 INSTANCE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/i-0123456789abcdef0"
 TEMPLATE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:launch-template/lt-0123456789abcdef0"
+INTERFACE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:network-interface"
 SCHEDULE = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule"
 ROLE, PROFILE = f"arn:aws:iam::{ACCOUNT}:role", f"arn:aws:iam::{ACCOUNT}:instance-profile"
 OF_RUN, PROFILE_OF_RUN = f"{ROLE}/spotrun-run-0123456789", f"{PROFILE}/spotrun-run-0123456789"
@@ -56,6 +58,8 @@ ATTACHED = {
     "guard": ("spotrun-guard/end-instances",),
     "user": ("spotrun-sessions",),
     "administrator": ("anything", "bucket"),
+    "function of a night": ("spotrun-runner", "bucket"),
+    "runner that is not named": ("spotrun-runner", "bucket"),
     "node elsewhere": ("spotrun-node",),
     "runner elsewhere": ("spotrun-runner",),
 }
@@ -71,6 +75,13 @@ TAGS_OF = {
     "node elsewhere": OF_NODE,
     "node of a folder elsewhere": OF_NODE | {"aws:PrincipalTag/spotrun:folder": "elsewhere/resnet50-0123456789"},
 }
+IS = "aws:PrincipalArn"
+ARN_OF = {
+    "runner": ADA,
+    "function of a night": f"arn:aws:iam::{ACCOUNT}:role/spotrun-night-resnet50",
+    "node": f"arn:aws:iam::{ACCOUNT}:role/spotrun-run-0123456789",
+}
+"""Those who are not here are called somebody."""
 ANYTHING = {"Statement": [{"Sid": "Anything", "Effect": "Allow", "Action": "*", "Resource": "*"}]}
 NOT_EVALUATED = {"EndOwnSessions"}
 """Statements that are not put to any request here, by name: this one has a policy variable in it."""
@@ -113,6 +124,7 @@ ALLOWED = [
     ("runner", Asked("servicequotas:GetServiceQuota")),
     ("runner", Asked("ssm:DescribeParameters")),
     ("runner", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
+    *(("runner", Asked("ec2:RunInstances", f"{INTERFACE}/*", each)) for each in ({}, {"ec2:NetworkInterfaceID": "*"})),
     ("runner", Asked("ec2:GetConsoleOutput", INSTANCE, OURS)),
     ("runner", Asked("iam:ListRoles")),
     ("runner", Asked("iam:CreateRole", OF_RUN, BOUND)),
@@ -140,15 +152,22 @@ ALLOWED = [
         ),
     ),
     ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}::parameter/aws/service/deeplearning/ami/latest")),
+    ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/image")),
     ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", CREATING)),
     ("runner", Asked("s3:PutObject", f"{RUN}/{KEY}", TLS)),
     ("runner", Asked("s3:DeleteObject", f"{BUCKET}/runs/market/aws/us-east-1/x", TLS)),
     ("runner", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("runner", Asked("s3:AbortMultipartUpload", f"{RUN}/environments/0", TLS)),
-    *(("runner", Asked(f"s3:{verb}Object", KEY_OF_RUN, TLS)) for verb in ("Get", "Put", "Delete")),
+    *(
+        (who, Asked(f"s3:{verb}Object", KEY_OF_RUN, TLS))
+        for who in ("runner", "function of a night")
+        for verb in ("Get", "Put", "Delete")
+    ),
+    ("runner", Asked("s3:GetObject", KEY_OF_RUN, TLS | {IS: ROLE_OF_ADA})),
+    ("administrator", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", TLS)),
     *(
         ("runner", Asked(f"s3:{action}", BUCKET, TLS))
-        for action in ("ListBucket", "GetBucketVersioning", "GetLifecycleConfiguration")
+        for action in ("ListBucket", "GetBucketPolicy", "GetBucketVersioning", "GetLifecycleConfiguration")
     ),
 ]
 
@@ -258,6 +277,7 @@ DENIED = [
         for verb in ("CreateLaunchTemplate", "CreateLaunchTemplateVersion", "ModifyLaunchTemplate", "CreateTags")
     ),
     ("node", Asked("ec2:RunInstances", TEMPLATE, {"aws:ResourceTag/spotrun:group": "node"})),
+    ("runner", Asked("ec2:RunInstances", f"{INTERFACE}/eni-1", {"ec2:NetworkInterfaceID": "eni-1"})),
     ("runner", Asked("ec2:ModifyInstanceAttribute", INSTANCE, OURS)),
     ("runner", Asked("ec2:CreateTags", INSTANCE, {"aws:RequestTag/spotrun:run": "1", "aws:TagKeys": ("spotrun:run",)})),
     (
@@ -272,6 +292,10 @@ DENIED = [
     ("runner", Asked("scheduler:GetSchedule", f"{SCHEDULE}/spotrun/x")),
     ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
     ("runner", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    *(
+        ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/{name}"))
+        for name in ("image-host-password", "images", "image/key")
+    ),
     ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("runner", Asked("s3:DeleteObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("runner", Asked("s3:DeleteObjectVersion", f"{RUN}/ledger/00000000.json", TLS)),
@@ -280,13 +304,25 @@ DENIED = [
     ("runner", Asked("s3:DeleteBucket", BUCKET, TLS)),
     ("node elsewhere", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("runner elsewhere", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
+    *(
+        (who, Asked(f"s3:{verb}", key, TLS))
+        for who in ("administrator", "runner that is not named")
+        for verb in ("GetObject", "GetObjectVersion", "PutObject", "DeleteObject", "DeleteObjectVersion")
+        for key in (KEY_OF_RUN, f"{BUCKET}/runs/team/keys/0123456789-{'ab' * 32}")
+    ),
+    ("administrator", Asked("s3:GetObject", KEY_OF_RUN, TLS | {IS: f"{ROLE}/ada"})),
+    ("administrator", Asked("s3:GetObject", KEY_OF_RUN, TLS | {IS: f"{ADA}2"})),
+    ("administrator", Asked("s3:GetObject", KEY_OF_RUN, TLS | {IS: f"{ROLE}/my-spotrun-night-x"})),
+    ("runner", Asked("s3:GetBucketPolicy", "arn:aws:s3:::another", TLS)),
+    ("runner", Asked("s3:PutBucketPolicy", BUCKET, TLS)),
     ("administrator", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("administrator", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", {"aws:SecureTransport": "false"})),
 ]
 
 
 def decided(who: str, asked: Asked) -> Decision:
-    by_whom = replace(asked, context={**asked.context, **TAGS_OF.get(who, {})})
+    arn = {IS: ARN_OF.get(who, f"arn:aws:iam::{ACCOUNT}:user/somebody")}
+    by_whom = replace(asked, context={**arn, **asked.context, **TAGS_OF.get(who, {})})
     return decide([ANYTHING if name == "anything" else DOCUMENTS[name] for name in ATTACHED[who]], by_whom)
 
 
@@ -304,6 +340,10 @@ def test_needed_actions_are_allowed(who: str, asked: Asked) -> None:
 @pytest.mark.parametrize(("who", "asked"), DENIED, ids=case)
 def test_other_actions_are_denied(who: str, asked: Asked) -> None:
     assert not decided(who, asked).allowed
+
+
+NO_NETWORK = {"SubnetId": None, "SecurityGroupIds": None}
+"""An interface that exists brings its own."""
 
 
 def by_template(template_id: str) -> dict[str, Any]:
@@ -332,6 +372,10 @@ def test_a_launch_as_the_driver_asks_for_it_is_allowed(changes: dict[str, Any]) 
         ({"SecurityGroupIds": ["sg-node", "sg-database"]}, {"security-group/sg-database"}),
         ({"KeyName": "mine"}, {"key-pair/mine"}),
         (by_template("lt-somebodys"), {"launch-template/lt-somebodys"}),
+        (
+            {"NetworkInterfaces": [{"DeviceIndex": 0, "NetworkInterfaceId": "eni-database"}]} | NO_NETWORK,
+            {"network-interface/eni-database"},
+        ),
     ],
     ids=lambda value: ", ".join(sorted(value)) if value else "any",
 )
@@ -345,6 +389,12 @@ def test_image_of_another_owner_is_launched_only_if_the_owner_is_named() -> None
     assert not decided("runner", asked).allowed
     theirs = Template("account", ImageOwners="210987654321").documents()["spotrun-runner"]
     assert decide([theirs], asked).allowed
+
+
+def test_where_no_runner_is_named_each_reader_of_the_bucket_reads_keys() -> None:
+    bucket = Template("account").documents()["bucket"]
+    assert decide([ANYTHING, bucket], Asked("s3:GetObject", KEY_OF_RUN, TLS)).allowed
+    assert [each["Sid"] for each in bucket["Statement"]] == ["TlsOnly", "LedgerEntriesAreCreatedNeverOverwritten"]
 
 
 def test_only_schedules_of_our_group_may_be_the_guard() -> None:
@@ -457,6 +507,10 @@ def test_evaluator_refuses_unknown_policy_elements(changes: dict[str, Any]) -> N
         ({"NumericEquals": {"a": "1"}}, {"a": "1.0"}, True),
         ({"ArnLike": {"a": "arn:aws:s3:*:1:x"}}, {"a": "arn:aws:s3:eu:1:x"}, True),
         ({"ArnLike": {"a": "arn:aws:s3:*:x"}}, {"a": "arn:aws:s3:eu:1:x"}, False),
+        ({"ArnNotLike": {"a": ["arn:aws:iam::1:user/x", "arn:aws:iam::1:y"]}}, {"a": "arn:aws:iam::1:y"}, False),
+        ({"ArnNotLike": {"a": ["arn:aws:iam::1:user/x", "arn:aws:iam::1:y"]}}, {"a": "arn:aws:iam::1:z"}, True),
+        ({"StringNotLike": {"a": "x*"}}, {"a": "xyz"}, False),
+        ({"StringNotLike": {"a": "x*"}}, {}, True),
         ({"ForAllValues:StringLike": {"a": ["x*", "y"]}}, {"a": ("x1", "y")}, True),
         ({"ForAllValues:StringLike": {"a": "x*"}}, {"a": ("x1", "y")}, False),
         ({"ForAllValues:StringLike": {"a": "x*"}}, {}, True),

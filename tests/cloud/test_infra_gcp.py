@@ -17,8 +17,9 @@ from spotrun.store.lifecycle import gcs_expiries
 from tests.data.google_provider import RESOURCES
 from tests.support.cel import Resource as Named
 from tests.support.cel import extracted, holds
-from tests.support.gcloud_commands import EDITOR, GCLOUD, Asked, arguments, recorded
+from tests.support.gcloud_commands import EDITOR, GCLOUD, VIEWER, Asked, arguments, recorded
 from tests.support.gcp_permissions import ALWAYS, OVERWRITING, WITH, needed
+from tests.support.gcp_policies import bucket_named, folder_named
 from tests.support.gcp_templates import (
     FOLDER,
     META,
@@ -49,6 +50,7 @@ GRANTS = {
     ("project", "spotrunEnd"): conditions()["spotrunEnd"],
     ("bucket", "spotrunBucket"): None,
     ("bucket", "spotrunChange"): conditions()["spotrunChange"],
+    ("bucket", "spotrunFolder"): conditions()["spotrunFolder"],
 }
 """What a runner is granted where, under which condition."""
 OF_ACCOUNTS = {("project", "spotrunSecret"): conditions()["spotrunSecret"]}
@@ -184,6 +186,24 @@ def test_terraform_makes_the_roles_and_grants_them_as_they_are_meant(
 
 
 @needs_terraform
+def test_viewers_of_the_project_read_no_object_and_named_readers_no_key(
+    planned: tuple[list[Evaluated], dict[str, Any]], tmp_path: Path
+) -> None:
+    """A new bucket lets every Viewer read its objects, the keys of runs among them."""
+    (binding,) = of_type(planned[0], "google_storage_bucket_iam_binding")
+    assert (binding["role"], binding["members"]) == (VIEWER["role"], [RUNNER])
+    removing = ["storage", "buckets", "remove-iam-policy-binding"]
+    (removed,) = (each for each in commands_of_the_readme(tmp_path) if each[:3] == removing)
+    assert (option(removed, "role"), option(removed, "member")) == (VIEWER["role"], f"projectViewer:{PROJECT}")
+    (tmp_path / "with").mkdir()
+    found, _ = evaluated(tmp_path / "with", {**VARIABLES, "readers": ["group:staff@example.com"]})
+    members = of_type(found, "google_storage_bucket_iam_member")
+    (reads,) = [each for each in members if each["member"] == "group:staff@example.com"]
+    assert reads["role"] == "roles/storage.objectViewer"
+    assert reads["condition"] == [conditions()["spotrunRead"]]
+
+
+@needs_terraform
 def test_no_ingress_is_open_unless_ssh_is_enabled(
     planned: tuple[list[Evaluated], dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -217,6 +237,7 @@ def test_terraform_refuses_values_that_would_open_or_break_something(tmp_path: P
         "bucket": "ledger",
         "subnets": {"us-central1": "10.10.0.0"},
         "ssh_members": ["allAuthenticatedUsers"],
+        "readers": ["allUsers"],
     }
     told = refusal(tmp_path, wrong)
     assert re.findall(r'^\s*\d+: variable "(\w+)"', told, re.MULTILINE) == [*wrong]
@@ -322,7 +343,7 @@ def test_no_rule_of_the_bucket_expires_what_is_there_and_unfinished_uploads_end(
 
 # -- the roles -------------------------------------------------------------------------------------------------------
 
-OF_RUNNERS = ("spotrunRunner", "spotrunEnd", "spotrunBucket", "spotrunChange")
+OF_RUNNERS = ("spotrunRunner", "spotrunEnd", "spotrunBucket", "spotrunFolder", "spotrunChange")
 
 
 def test_the_roles_of_a_runner_have_what_its_calls_need_and_no_more() -> None:
@@ -366,7 +387,7 @@ def test_a_call_needs_what_its_body_asks_for() -> None:
 @pytest.mark.parametrize("name", roles())
 def test_no_role_can_give_itself_more_or_wake_what_has_ended(name: str) -> None:
     policies = {each for each in permissions(name) if each.endswith("setIamPolicy")}
-    assert policies == ({"storage.managedFolders.setIamPolicy"} if name == "spotrunBucket" else set())
+    assert policies == ({"storage.managedFolders.setIamPolicy"} if name == "spotrunFolder" else set())
     beyond = r"serviceAccountKeys|\.roles\.|resourcemanager|instances\.(start|resume|reset|update)|networks\.create|\*"
     assert not [each for each in permissions(name) if re.search(beyond, each)]
     assert (
@@ -424,6 +445,48 @@ def test_a_bucket_of_a_name_that_terraform_refuses_would_be_protected_as_a_whole
     for bucket in ("ledger", "keys"):
         found = in_the_bucket("runs/r-0123456789/hints/runner.json", bucket)
         assert not holds(conditions()["spotrunChange"]["expression"], found)
+
+
+@pytest.mark.parametrize(
+    ("name", "may"),
+    [
+        ("runs/r-0123456789/", True),
+        ("runs/keys-0123456789/", True),
+        ("team/runs/r-0123456789/", True),
+        ("runs/", False),
+        ("runs/keys/", False),
+        ("runs/keys/0123456789/", False),
+        ("runs/team/keys/", False),
+        ("team/", False),
+        ("team/runs/", False),
+        ("team/runs/keys/", False),
+        ("keys/", False),
+        ("other/r-0123456789/", False),
+        ("runs", False),
+    ],
+)
+def test_runner_sets_who_uses_the_folder_of_a_run_and_never_that_of_keys_or_one_over_it(name: str, may: bool) -> None:
+    """With the policy of runs/keys/, or of runs/, a stolen login could grant itself the deletion of keys."""
+    assert holds(conditions()["spotrunFolder"]["expression"], folder_named(BUCKET, name)) is may
+
+
+def test_bucket_called_runs_is_refused_because_each_of_its_folders_would_be_inside_of_runs() -> None:
+    assert holds(conditions()["spotrunFolder"]["expression"], folder_named("runs", "keys0/"))
+    assert '"runs"]' in (FOLDER / "variables.tf").read_text()
+
+
+def test_condition_for_folders_holds_for_the_bucket_so_that_the_doctor_sees_the_right() -> None:
+    assert holds(conditions()["spotrunFolder"]["expression"], bucket_named(BUCKET))
+
+
+@pytest.mark.parametrize(
+    "name", ["runs/keys/0123456789", f"runs/{key_of('0123456789', 'ab' * 32)}", "keys/0", "a/keys/b"]
+)
+def test_reader_of_runs_reads_no_key(name: str) -> None:
+    assert not holds(conditions()["spotrunRead"]["expression"], in_the_bucket(name))
+    for readable in ("runs/r-0123456789/ledger/00000000.json", "runs/keys-0123456789/checkpoints/1"):
+        assert holds(conditions()["spotrunRead"]["expression"], in_the_bucket(readable))
+    assert holds(conditions()["spotrunRead"]["expression"], bucket_named(BUCKET)), "or nobody could list"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ OF_A_RUNNER = {
     ("project", "spotrunEnd"): conditions()["spotrunEnd"],
     ("bucket", "spotrunBucket"): None,
     ("bucket", "spotrunChange"): conditions()["spotrunChange"],
+    ("bucket", "spotrunFolder"): conditions()["spotrunFolder"],
 }
 needs_terraform = pytest.mark.skipif(TERRAFORM is None, reason="there is no terraform on the PATH")
 

@@ -208,8 +208,10 @@ def test_night_that_does_not_begin_is_reported_once_within_the_hour_and_may_begi
 def test_foreign_record_is_reported_to_the_webhooks_of_the_installed_one(
     world: NightWorld, server: WebhookServer, parameters: Parameters
 ) -> None:
-    """The stranger's own webhooks are none of the night's."""
+    """The stranger's own webhooks are none of the night's, and a mark of theirs is no delivery."""
     key = "runs/nights/resnet50/night.json"
+    mark = "runs/nights/resnet50/notified/0-20261123-night.json"
+    world._objects.objects[mark] = b'{"delivered":true,"tries":1}'
     installed = world._objects.objects[key]
     parameters.held["/spotrun/OF_A_STRANGER"] = f"{server.url}stranger"
     world._objects.objects[key] = installed.replace(b"SLACK_WEBHOOK", b"OF_A_STRANGER")

@@ -8,29 +8,41 @@ custom roles as infra/gcp has them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pytest
 
 from spotrun.boot.upload import FOLDER as BOOT
 from spotrun.checkpoint.retention import FOLDER as CHECKPOINTS
-from spotrun.clouds.gcp.calls import Google
+from spotrun.clouds.gcp.calls import STORAGE, Call, Google
 from spotrun.clouds.gcp.folder_grants import CHANGED
 from spotrun.clouds.gcp.run_accounts import RunAccounts
-from spotrun.errors import StoreError
+from spotrun.doctor.facts import fact_findings
+from spotrun.doctor.finding import Finding, Verdict
+from spotrun.errors import AccessDenied, StoreError
 from spotrun.folder.final_status import KEY as FINAL_STATUS
+from spotrun.folder.keys import OwnersKey
 from spotrun.folder.keys import key_of as owners_key_of
+from spotrun.folder.keys import make as make_key
 from spotrun.folder.ledger import key_of
 from spotrun.folder.setup_cache import FOLDER as ENVIRONMENTS
 from spotrun.folder.status_objects import RUNNER_KEY, agent_key
 from spotrun.folder.stored_files import FOLDER as OUTPUTS
 from spotrun.notify.delivery import FOLDER as NOTIFIED
+from spotrun.notify.delivery import Delivery
+from spotrun.notify.news import News
+from spotrun.secrets.redaction import Redactor
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from tests.support.gce_catalog import PROJECT
 from tests.support.gcp_instance import Instance, instance
+from tests.support.gcp_project import RUNNER
 from tests.support.google_server import GoogleServer
+from tests.support.list_sink import ListSink
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer
 from tests.support.repository import ROOT
@@ -144,6 +156,18 @@ def test_an_instance_overwrites_and_deletes_nothing_else(place: Place, key: str,
     assert place.ask("get", key) == "of the runner"
 
 
+def test_mark_that_an_instance_plants_silences_no_notification(place: Place, runner: Store) -> None:
+    """Google's policies only grant: an instance may add such an object, and nobody else may overwrite the runner's."""
+    runs, news = open_store(place.runs), News(7, "failed", datetime(2026, 11, 29, tzinfo=UTC), f"r-{UID}", "it failed")
+    owner, sink = OwnersKey(lambda: runs, UID, make_key(runs, UID)), ListSink()
+    planted = json.dumps({"delivered": True, "tries": 1})
+    assert place.ask("put_if_absent", f"{NOTIFIED}/0-7-failed.json", planted) is True
+    for _ in range(2):
+        Delivery(sink, 0, runner, owner, Redactor(())).settle(news)
+    assert sink.ids == [news.id]
+    assert place.ask("put", f"{NOTIFIED}/0-7-failed.json", planted)[0] == REFUSED
+
+
 def test_an_instance_sees_all_of_its_folder(place: Place) -> None:
     assert {*KEPT} <= {*place.ask("list", "")}
     assert key_of(0) in place.ask("list", "ledger/")
@@ -201,6 +225,34 @@ def test_a_runner_writes_its_own_objects_and_no_entry_twice(place: Place, runner
         with pytest.raises(StoreError, match="403"):
             change()
     assert runner.get(key_of(0)) == b"of the runner"
+
+
+@pytest.mark.parametrize("above", ["keys/", ""])
+def test_runner_cannot_grant_itself_the_deletion_of_a_key(place: Place, above: str) -> None:
+    """By the policy of a managed folder with the keys in it, which whoever has stolen a login would set."""
+    google, bucket = Google(ManualClock()), place.runs.split("/")[2]
+    name = f"{place.runs.split('/', 3)[3]}/{above}"
+    google.ask("make a folder", Call(STORAGE, "POST", f"b/{bucket}/managedFolders", body={"name": name}))
+    mine = {"bindings": [{"role": "roles/storage.objectAdmin", "members": [RUNNER]}]}
+    path = f"b/{bucket}/managedFolders/{quote(name, safe='')}"
+    with pytest.raises(AccessDenied):
+        google.ask("grant", Call(STORAGE, "PUT", f"{path}/iam", body=mine))
+    with pytest.raises(StoreError, match="403"):
+        open_store(place.runs).delete(owners_key_of(UID, PUBLIC))
+
+
+def test_doctor_names_who_can_read_keys_besides_runners(place: Place) -> None:
+    def told() -> Finding:
+        (found,) = (each for each in fact_findings(open_store(place.runs), None) if each.name == "keys")
+        return found
+
+    assert told().verdict is Verdict.OK
+    bindings = place.google.iam.of_bucket["bindings"]
+    bindings.append({"role": "roles/storage.objectViewer", "members": ["user:eve@example.com"]})
+    try:
+        assert "user:eve@example.com (roles/storage.objectViewer)" in told().detail
+    finally:
+        bindings.pop()
 
 
 def test_an_instance_can_do_nothing_once_its_account_is_removed_and_a_new_account_is_not_its_own(

@@ -34,6 +34,7 @@ RESOURCES = (
     "google_service_account",
     "google_service_account_iam_member",
     "google_storage_bucket",
+    "google_storage_bucket_iam_binding",
     "google_storage_bucket_iam_member",
 )
 _ARGUMENT = re.compile(r"/google/([\d.]+)/docs/resources/\w+#(\w+) ")

@@ -274,7 +274,7 @@ def wanted(**more: Any) -> RunSpec:
 
 def tell(history: History, hook: WebhookServer, store: MemoryStore, job: RunSpec | None = None) -> list[str]:
     """One runner's life; what it could not tell."""
-    notifier = Notifier(job or wanted(), store, {"HOOK": hook.url}, pause_s=0.001)
+    notifier = Notifier(job or wanted(), store, None, {"HOOK": hook.url}, pause_s=0.001)
     with notifier:
         for cut in range(1, len(history.entries) + 1):
             notifier.show(history.entries[:cut])
@@ -342,7 +342,7 @@ def test_refused_delivery_is_not_retried() -> None:
 def test_showing_an_entry_does_not_wait_for_webhooks() -> None:
     history = restless()
     with WebhookServer(hanging) as hook:
-        notifier = Notifier(wanted(), MemoryStore(), {"HOOK": hook.url})
+        notifier = Notifier(wanted(), MemoryStore(), None, {"HOOK": hook.url})
         notifier.__enter__()
         began = time.monotonic()
         for cut in range(1, len(history.entries) + 1):
@@ -356,7 +356,7 @@ def test_a_variable_that_is_missing_is_refused_at_launch_and_only_noted_later(mo
     monkeypatch.delenv("HOOK", raising=False)
     with pytest.raises(SpecInvalid, match=r"\$HOOK is not set on this machine"):
         require_sinks(wanted())
-    notifier = Notifier(wanted(), MemoryStore(), {})
+    notifier = Notifier(wanted(), MemoryStore(), None, {})
     with notifier:
         notifier.show(restless().entries)
     assert notifier.failures == ["notify: $HOOK is not set on this machine"]
@@ -398,7 +398,7 @@ def test_of_forty_canaries_none_is_in_what_leaves() -> None:
         history.write(ev.RunStopped(reason=log))
         store = MemoryStore()
         job = spec(notify=[{"webhook": "$HOOK"}, {"command": "exit 1"}], envs=own)
-        notifier = Notifier(job, store, environment, pause_s=0.001)
+        notifier = Notifier(job, store, None, environment, pause_s=0.001)
         with notifier:
             notifier.show(history.entries)
         assert hook.events == ["started", "stopped"]

@@ -17,6 +17,7 @@ _PSEUDO = {
     "AWS::AccountId": ACCOUNT,
     "AWS::Region": REGION,
     "AWS::URLSuffix": "amazonaws.com",
+    "AWS::NoValue": "",
 }
 _NAMED_BY = {
     "AWS::S3::Bucket": "BucketName",
@@ -80,7 +81,7 @@ class Template:
 
     def _filled(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._filled(each) for each in value]
+            return [found for each in value if (found := self._filled(each)) != ""]
         if not isinstance(value, dict):
             return value
         match list(value):

@@ -28,6 +28,8 @@ EDITOR = {
     "members": [f"serviceAccount:{PROJECT_NUMBER}-compute@developer.gserviceaccount.com", "user:owner@example.com"],
 }
 """What the policy of a new project says of editors."""
+VIEWER = {"role": "roles/storage.legacyObjectReader", "members": ["projectViewer:acme-training"]}
+"""What the policy of a new bucket says of viewers."""
 _APIS = ("CLOUDRESOURCEMANAGER", "COMPUTE", "IAM", "SERVICEUSAGE", "STORAGE")
 _SAYS_ITS_ARGUMENTS = f"""#!/bin/sh
 printf '%s\\037' "$@" >> "$SAID"
@@ -128,7 +130,7 @@ class _Recorder:
         if policy := re.fullmatch(r"/storage/v1/(b/[^/]+)/iam", asked.path):
             if asked.method == "PUT":
                 policies[policy[1]] = asked.body
-            return policies.get(policy[1], {"version": 1, "etag": "CAE=", "bindings": []})
+            return policies.get(policy[1], {"version": 1, "etag": "CAE=", "bindings": [VIEWER]})
         if asked.path.endswith(":batchEnable"):
             return {"name": "operations/enabled", "done": True, "response": {}}
         return {"projectNumber": PROJECT_NUMBER} if asked.path.startswith("/v1/projects/") else {}

@@ -18,7 +18,7 @@ from tests.support.google_cloud import How
 from tests.support.google_server import GoogleServer
 from tests.support.object_stores import BUCKET
 
-RUNNER_ROLES = ("spotrunRunner", "spotrunEnd", "spotrunBucket", "spotrunChange")
+RUNNER_ROLES = ("spotrunRunner", "spotrunEnd", "spotrunBucket", "spotrunFolder", "spotrunChange")
 UNDER_CONDITION = permissions("spotrunEnd")
 """Granted for some names only, so that a question of the whole project denies them."""
 ADA = "ada@example.com"

@@ -41,6 +41,7 @@ ALWAYS: Mapping[str, tuple[str, ...]] = {
     "iam.projects.serviceAccounts.list": ("iam.serviceAccounts.list",),
     "secretmanager.projects.secrets.versions.get": ("secretmanager.versions.get",),
     "storage.buckets.get": ("storage.buckets.get",),
+    "storage.buckets.getIamPolicy": ("storage.buckets.getIamPolicy",),
     "storage.buckets.testIamPermissions": (),
     "storage.managedFolders.delete": ("storage.managedFolders.delete",),
     "storage.managedFolders.getIamPolicy": ("storage.managedFolders.getIamPolicy",),

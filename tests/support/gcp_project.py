@@ -83,6 +83,7 @@ class GoogleProject:
             "bindings": [
                 {"role": "spotrunBucket", **of_runner},
                 {"role": "spotrunChange", **of_runner, "condition": conditions()["spotrunChange"]},
+                {"role": "spotrunFolder", **of_runner, "condition": conditions()["spotrunFolder"]},
             ]
         }
 
@@ -145,6 +146,7 @@ class GoogleProject:
         }
         in_bucket: Mapping[str, Callable[[Asked], Json | None]] = {
             "buckets.get": lambda _: self._bucket(),
+            "buckets.getIamPolicy": lambda _: self._bucket_policy(),
             "managedFolders.delete": self._delete_folder,
             "managedFolders.getIamPolicy": self._told_policy,
             "managedFolders.insert": lambda asked: self._make_folder(asked.body["name"]),
@@ -297,6 +299,14 @@ class GoogleProject:
             "iamConfiguration": access,
             **self.bucket,
         }
+
+    def _bucket_policy(self) -> Json:
+        """Its roles by their whole names, as Cloud Storage tells them."""
+        told = [
+            each if each["role"].startswith("roles/") else {**each, "role": f"projects/{PROJECT}/roles/{each['role']}"}
+            for each in self.of_bucket["bindings"]
+        ]
+        return {"kind": "storage#policy", "version": 3, "etag": _etag(0), "bindings": told}
 
     # -- what tests ask ------------------------------------------------------------------------------------------
 

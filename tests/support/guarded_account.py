@@ -31,7 +31,8 @@ from tests.support.ec2_spot import answered
 from tests.support.iam import Asked, Document, decide
 from tests.support.iam_calls import Call, Known, asked_by, read_call
 
-TEMPLATE = Template("account")
+CALLER = f"arn:aws:iam::{ACCOUNT}:user/trainer"
+TEMPLATE = Template("account", Runners=CALLER)
 RUNNER: Sequence[Document] = (TEMPLATE.documents()["spotrun-runner"],)
 _BY_INSTANCE = re.compile(rf"app/({OWN_PROFILE}\w+)")
 
@@ -118,9 +119,10 @@ class GuardedAccount(Ec2Account):
         return answered("GetCallerIdentity", text)
 
     def _denied(self, call: Call, *each_of: Sequence[Document], who: Mapping[str, str] | None = None) -> list[Asked]:
-        """What one of these sets of policies does not allow; `who` are the tags of who asks."""
+        """What one of these sets of policies does not allow; `who` is what IAM knows of who asks."""
         bucket = [self.template.documents()["bucket"]] if call.service == "s3" else []
-        asked = [replace(each, context={**each.context, **(who or {})}) for each in asked_by(call, self._known())]
+        who = {"aws:PrincipalArn": CALLER, **(who or {})}
+        asked = [replace(each, context={**each.context, **who}) for each in asked_by(call, self._known())]
         allow = [[decide([*policies, *bucket], each).allowed for policies in each_of] for each in asked]
         return [each for each, allowed in zip(asked, allow, strict=True) if not all(allowed)]
 
@@ -130,7 +132,7 @@ class GuardedAccount(Ec2Account):
         if not found:
             return [*asked_by(call, self._known())]
         role = found[0]
-        who = {f"aws:PrincipalTag/{each['Key']}": each["Value"] for each in role.tags}
+        who = {"aws:PrincipalArn": role.arn} | {f"aws:PrincipalTag/{each['Key']}": each["Value"] for each in role.tags}
         boundary = iam_backends[ACCOUNT]["aws"].managed_policies[role.permissions_boundary_arn]
         attached = [_document(each) for each in role.managed_policies.values()]
         return self._denied(call, attached, [_document(boundary)], who=who)

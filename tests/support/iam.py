@@ -81,6 +81,8 @@ def conditions_hold(conditions: Mapping[str, Any], context: Context) -> bool:
 def _holds(operator: str, values: str | tuple[str, ...] | None, wanted: list[str]) -> bool:
     if operator == "Null":
         return (values is None) == (wanted == ["true"])
+    if operator in _NEGATED:  # a key that is absent is unlike everything, says IAM's reference
+        return values is None or not _holds(operator.replace("Not", ""), values, wanted)
     quantifier, _, plain = operator.rpartition(":")
     if plain not in _OPERATORS or quantifier not in ("", "ForAllValues"):
         raise NotImplementedError(operator)
@@ -114,6 +116,8 @@ _OPERATORS: dict[str, Callable[[str, str], bool]] = {
     "Bool": lambda wanted, value: wanted.lower() == value.lower(),
     "NumericEquals": lambda wanted, value: float(wanted) == float(value),
 }
+
+_NEGATED = {"ArnNotLike", "StringNotLike"}
 
 
 def listed(value: str | Iterable[str]) -> list[str]:

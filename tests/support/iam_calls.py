@@ -30,6 +30,7 @@ _LAUNCH_PARAMETERS = re.compile(
     r"|MetadataOptions\.(HttpEndpoint|HttpTokens|HttpPutResponseHopLimit|InstanceMetadataTags)"
     r"|BlockDeviceMapping\.\d+\.(DeviceName|Ebs\.(VolumeSize|VolumeType|Encrypted|DeleteOnTermination))"
     r"|LaunchTemplate\.(LaunchTemplateId|Version)"
+    r"|NetworkInterface\.\d+\.(NetworkInterfaceId|DeviceIndex)"
     r"|InstanceMarketOptions\.(MarketType|SpotOptions\.\w+)"
     r"|TagSpecification\.\d+\.(ResourceType|Tag\.\d+\.(Key|Value))"
 )
@@ -183,7 +184,8 @@ def _launched(
     yield "instance", _tags_of("Request", tagged.get("instance", _NO_TAGS)) | told
     encrypted = {"ec2:Encrypted": parameters.get("BlockDeviceMapping.1.Ebs.Encrypted", "false")}
     yield "volume", _tags_of("Request", tagged.get("volume", _NO_TAGS)) | encrypted
-    yield "network-interface", {}
+    if not _interfaces(parameters):
+        yield "network-interface", {"ec2:NetworkInterfaceID": "*"}  # as decoded refusals of EC2 show it
     if parameters.get("InstanceMarketOptions.MarketType") == "spot":
         yield "spot-instances-request", _tags_of("Request", tagged.get("spot-instances-request", _NO_TAGS))
 
@@ -192,7 +194,11 @@ def _named(parameters: Parameters, known: Known) -> Iterator[Asked]:
     """What is there already and a launch makes use of."""
     image = f"arn:aws:ec2:{REGION}::image/{parameters['ImageId']}"
     yield Asked("ec2:RunInstances", image, {"ec2:Owner": known.image_owner})
-    yield Asked("ec2:RunInstances", _arn("subnet", parameters["SubnetId"]))
+    for interface in _interfaces(parameters):
+        told = {"ec2:NetworkInterfaceID": interface}
+        yield Asked("ec2:RunInstances", _arn("network-interface", interface), told)
+    if "SubnetId" in parameters:
+        yield Asked("ec2:RunInstances", _arn("subnet", parameters["SubnetId"]))
     for group in _numbered(parameters, "SecurityGroupId"):
         tags = known.tags.get(group, _NO_TAGS)
         yield Asked("ec2:RunInstances", _arn("security-group", group), _tags_of("Resource", tags))
@@ -201,6 +207,11 @@ def _named(parameters: Parameters, known: Known) -> Iterator[Asked]:
         yield Asked("ec2:RunInstances", _arn("launch-template", template), _tags_of("Resource", tags))
     if "KeyName" in parameters:
         yield Asked("ec2:RunInstances", _arn("key-pair", parameters["KeyName"]))
+
+
+def _interfaces(parameters: Parameters) -> list[str]:
+    """Those that exist already."""
+    return [text for key, text in parameters.items() if key.endswith(".NetworkInterfaceId")]
 
 
 def _tag_specifications(parameters: Parameters) -> dict[str, dict[str, str]]:
@@ -278,7 +289,12 @@ def _tag_pairs(parameters: Parameters) -> Iterator[tuple[str, str]]:
 # -- S3 --------------------------------------------------------------------------------------------------------------
 
 _OF_OBJECTS = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}
-_OF_BUCKETS = {"list-type": "ListBucket", "versioning": "GetBucketVersioning", "lifecycle": "GetLifecycleConfiguration"}
+_OF_BUCKETS = {
+    "list-type": "ListBucket",
+    "policy": "GetBucketPolicy",
+    "versioning": "GetBucketVersioning",
+    "lifecycle": "GetLifecycleConfiguration",
+}
 
 
 def _read_s3(method: str, url: str, headers: Mapping[str, str]) -> Call:

@@ -87,7 +87,8 @@ class NightAccount(GuardedAccount):
                 self._remove_by_hand()
             return super()._answer(environ, start_response)
         call = read_call(request.method, request.url, dict(request.headers), body)
-        denied = self._denied(call, _policies(function[1], self._parameters["Webhooks"]))
+        who = {"aws:PrincipalArn": f"arn:aws:iam::{ACCOUNT}:role/{name_of(function[1])}"}
+        denied = self._denied(call, _policies(function[1], self._parameters["Webhooks"]), who=who)
         if denied:
             self.denied += denied
             return _refusal(call, denied[0])(environ, start_response)

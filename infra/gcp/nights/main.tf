@@ -97,6 +97,18 @@ resource "google_storage_bucket_iam_member" "changes_runs" {
   }
 }
 
+resource "google_storage_bucket_iam_member" "shares_folders" {
+  bucket = local.bucket
+  role   = "projects/${var.project}/roles/spotrunFolder"
+  member = local.runner
+
+  condition {
+    title       = local.conditions["spotrunFolder"].title
+    description = local.conditions["spotrunFolder"].description
+    expression  = local.conditions["spotrunFolder"].expression
+  }
+}
+
 # Webhook addresses are secrets whose names begin with spotrun-. infra/gcp lets all accounts of the project read these.
 
 # This covers all jobs of the project, because IAM has no condition for the name of a Cloud Scheduler job.

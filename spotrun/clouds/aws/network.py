@@ -11,7 +11,7 @@ import msgspec
 
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.error_kinds import BadImage
+from spotrun.clouds.error_kinds import BadImage, CredentialsRefused
 from spotrun.errors import AccessDenied, CloudError
 
 _INTERNET_GATEWAY = "igw-"
@@ -87,7 +87,15 @@ def describe_image(region: Region, image_id: str) -> Ami:
 
 
 def _newest(region: Region, parameter: str) -> str:
-    answer = region.ask(f"read the parameter {parameter}", lambda: region.ssm.get_parameter(Name=parameter))
+    try:
+        answer = region.ask(f"read the parameter {parameter}", lambda: region.ssm.get_parameter(Name=parameter))
+    except CredentialsRefused:
+        raise
+    except AccessDenied as error:
+        hint = (
+            "the policy spotrun-runner reads AWS's parameters and /spotrun/image: call yours that, or set aws.image_id"
+        )
+        raise AccessDenied(error.message, hint=hint) from error
     return str(answer["Parameter"]["Value"])
 
 

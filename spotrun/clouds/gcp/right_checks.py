@@ -67,6 +67,9 @@ IN_BUCKET = (
     "storage.objects.get",
     "storage.objects.list",
 )
+ASIDE_IN_BUCKET: Mapping[str, str] = {
+    "storage.buckets.getIamPolicy": "`spotrun doctor` cannot check who can read the keys of runs",
+}
 FOR_FOLDERS = (
     "storage.managedFolders.create",
     "storage.managedFolders.delete",
@@ -84,9 +87,7 @@ def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator
     needed = {*NEEDED, *(FOR_ACCOUNTS if own_accounts else ())}
     granted = account_checks.granted(google, project, {*needed, *ASIDE, *UNDER_CONDITION})
     yield _of(PROJECT, needed, granted, "of the project")
-    for right, loss in ASIDE.items():
-        if right not in granted:
-            yield warned(PROJECT, f"{right} is missing: {loss}", GRANT)
+    yield from _lost(PROJECT, ASIDE, granted)
     yield from findings_of(END, partial(_of_ending, google, project, granted))
 
 
@@ -95,8 +96,9 @@ def bucket_right_findings(google: Google, bucket: str, own_accounts: bool) -> It
     Check the rights in a bucket; raise CloudError if the bucket does not exist, or if Cloud Storage does not answer.
     """
     needed = {*IN_BUCKET, *(FOR_FOLDERS if own_accounts else ())}
-    granted = account_checks.granted_in_bucket(google, bucket, needed)
+    granted = account_checks.granted_in_bucket(google, bucket, {*needed, *ASIDE_IN_BUCKET})
     yield _of(BUCKET, needed, granted, f"of gs://{bucket}")
+    yield from _lost(BUCKET, ASIDE_IN_BUCKET, granted)
 
 
 def _of(name: str, needed: Collection[str], granted: Collection[str], where: str) -> Finding:
@@ -104,6 +106,12 @@ def _of(name: str, needed: Collection[str], granted: Collection[str], where: str
     if missing:
         return failed(name, AccessDenied(f"missing rights {where}: {', '.join(missing)}", hint=GRANT))
     return ok(name, f"all {count_of(len(needed), 'right')} {where} that a run needs; conditions are not evaluated")
+
+
+def _lost(name: str, aside: Mapping[str, str], granted: Collection[str]) -> Iterator[Finding]:
+    for right, loss in aside.items():
+        if right not in granted:
+            yield warned(name, f"{right} is missing: {loss}", GRANT)
 
 
 def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterator[Finding]:

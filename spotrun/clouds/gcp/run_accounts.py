@@ -38,7 +38,7 @@ ADDRESS_MAX_BYTES = 256
 TRIES_MAX = 5
 """Maximum number of tries to change a policy while other processes change it too."""
 _SHARE = "set gcp.service_account to one account that all runs share"
-_GRANT = "deploy the current infra/gcp, and grant its roles to the user who runs spotrun"
+_GRANT = "deploy the current infra/gcp, grant its roles to the user who runs spotrun, and use --store gs://BUCKET/runs"
 _REAP = (
     "`spotrun reap --cloud gcp` removes the accounts of runs that are over; a project can have 100 service accounts; "
     "request more at https://console.cloud.google.com/iam-admin/quotas"
