@@ -40,6 +40,7 @@ from spotrun.run.events import RunCreated
 from spotrun.run.fold import begin
 from spotrun.run.state import RunState
 from spotrun.runner.runner import Runner
+from spotrun.runs.known_record import KnownRecord
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import NAME_PATTERN
 from spotrun.store.opening import open_store
@@ -68,9 +69,12 @@ class OpenRun:
         self.created: RunCreated = begin(first).created
         self.first_sha256 = hashlib.sha256(self.first).hexdigest()
         _require_its_name(self.uri, self.created)
+        self.known = KnownRecord(self.created.uid, self.first_sha256)
         self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
         sign = OwnersKey(lambda: self.runs, self.created.uid, self.created.public_key)
-        self.ledger = Ledger(self.store, self.created.uid, writer, self.clock, first=first, sign=sign)
+        self.ledger = Ledger(
+            self.store, self.created.uid, writer, self.clock, first=(first, self.first), sign=sign, witness=self.known
+        )
 
     @property
     def id(self) -> str:

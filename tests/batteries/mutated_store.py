@@ -27,7 +27,7 @@ from spotrun.folder import keys
 from spotrun.folder.final_status import write_final_status
 from spotrun.folder.keys import OwnersKey
 from spotrun.folder.ledger import FOLDER as LEDGER
-from spotrun.folder.ledger import Ledger, first_entry, key_of
+from spotrun.folder.ledger import Ledger, first_object, key_of
 from spotrun.folder.status_objects import RUNNER_KEY, AgentStatus, RunnerStatus, agent_key, write_status
 from spotrun.folder.stored_files import Listing, OutputFile, Piece, list_key
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
@@ -250,7 +250,7 @@ class MutatedStore:
 
     def _add_final_status(self, history: History) -> None:
         store = self._store_of(history)
-        ledger = Ledger(store, history.uid, "test", ManualClock(history.now), first=first_entry(store))
+        ledger = Ledger(store, history.uid, "test", ManualClock(history.now), first=first_object(store))
         ledger.refresh()
         write_final_status(store, ledger)
 
