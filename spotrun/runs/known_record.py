@@ -61,8 +61,9 @@ class KnownRecord:
         Return the newest entry that was recorded. Return None if the run is not known: what another writer of the store
         has put under this uid is not recorded, and says nothing about the run of this user.
         """
-        if not self.is_known():
-            return None
+        return self._recorded() if self.is_known() else None
+
+    def _recorded(self) -> NewestSeen | None:
         try:
             first_sha256, number, history_sha256 = self._newest_path.read_text().split()
             return NewestSeen(int(number), history_sha256) if first_sha256 == self._first_sha256 else None
@@ -71,8 +72,7 @@ class KnownRecord:
 
     def record(self, seen: NewestSeen) -> None:
         """Record an entry that was read or written, unless a higher one is recorded, or the run is not known."""
-        before = self.newest()
-        if not self.is_known() or (before is not None and before.number >= seen.number):
+        if not self.is_known() or ((before := self._recorded()) is not None and before.number >= seen.number):
             return
         with contextlib.suppress(OSError):
             self._newest_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
