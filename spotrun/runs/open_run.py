@@ -372,15 +372,16 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
     """
     Return the runs, and an `Unreadable` for each folder whose run is in another folder too. If a run is in several
-    folders, and one of them is known on this machine, that folder is the run. At most one of them is: the folders have
-    different names, and so different first entries.
+    folders, and one of them is known on this machine, that folder is the run. Folders of one store have different
+    names, and so different first entries: at most one of them is known. `runs` may be of several stores.
     """
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:
         by_uid.setdefault(run.created.uid, []).append(run)
     found, copies = list[OpenRun](), list[Unreadable]()
     for same in by_uid.values():
-        ours = same if len(same) == 1 else [run for run in same if run.known.is_known()]
+        known = same if len(same) == 1 else [run for run in same if run.known.is_known()]
+        ours = known if len(known) == 1 else []
         found += ours
         copies += [_copy(run, same, ours) for run in same if run not in ours]
     return found, copies
