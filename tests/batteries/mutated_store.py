@@ -6,6 +6,7 @@ called in this process, on a cloud that is a list.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -37,6 +38,7 @@ from spotrun.run import events as ev
 from spotrun.run.entry_bytes import encode_entry, parted, seal, signed, unsealed
 from spotrun.run.owners import is_of_owner
 from spotrun.runs import background, termination
+from spotrun.runs.known_record import NEWEST
 from spotrun.runs.open_run import OpenRun
 from spotrun.store.local import LocalStore
 from tests.batteries import odd_contents
@@ -310,7 +312,8 @@ class MutatedStore:
         return seal(body)
 
     def restore(self) -> None:
-        """All is as it was."""
+        """All is as it was, and this machine has read none of the entries that are gone."""
+        shutil.rmtree(self.folder / "known" / NEWEST, ignore_errors=True)
         for path in self._runs.rglob("*"):
             if path.is_file() and path not in self.objects:
                 path.unlink()
