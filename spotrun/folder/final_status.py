@@ -122,7 +122,7 @@ def is_final(state: RunState) -> bool:
 def write_final_status(store: Store, ledger: Ledger) -> None:
     """Write the status if it is final. A failure does no harm: `spotrun status` then reads the ledger."""
     status, sha256 = final_status(ledger.state), ledger.newest_sha256
-    if status is None or sha256 is None:
+    if status is None:
         return
     with contextlib.suppress(StoreError):
         listed = store.list(LEDGER)

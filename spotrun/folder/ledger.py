@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+
+from msgspec import UNSET, UnsetType
 
 from spotrun.clock import Clock
 from spotrun.errors import (
@@ -106,17 +108,10 @@ def read_entry(store: Store, number: int) -> bytes | None:
     return data
 
 
-def first_entry(store: Store) -> Entry:
-    """
-    Return entry 0 of a run. It defines the clock, the cloud and the rules for all other entries. Raise the errors of
-    `first_object`.
-    """
-    return first_object(store)[0]
-
-
 def first_object(store: Store) -> tuple[Entry, bytes]:
     """
-    Return entry 0 of a run, and the bytes of the object that contains it.
+    Return entry 0 of a run, which defines the clock, the cloud and the rules for all other entries, and the bytes of
+    the object that contains it.
 
     Raises:
         RunNotFound: entry 0 is missing, or does not create a run.
@@ -164,14 +159,38 @@ def _without_first(store: Store, later: list[StoredObject]) -> SpotrunError:
     return RunNotFound(f"{store.uri} holds no run", hint="`spotrun status` lists the runs in the store")
 
 
+class NewestSeen(NamedTuple):
+    """
+    The newest entry of a ledger that this machine has read: its number, and the digest of the ledger up to this entry
+    (see `Ledger.history_sha256`).
+    """
+
+    number: int
+    history_sha256: str
+
+
+class Witness(Protocol):
+    """
+    Remembers on this machine, where no other writer of the store can write, how far a ledger went when it was last
+    read. Neither method raises an error: if the record cannot be read or written, the ledger is read without it.
+    """
+
+    def newest(self) -> NewestSeen | None:
+        """Return the entry with the highest number that was recorded; None if no entry was."""
+
+    def record(self, seen: NewestSeen) -> None:
+        """Record an entry that was read or written, unless a higher one is recorded already."""
+
+
 class Ledger:
     """
     One writer's view of a run's ledger: the entries that it has read so far, and their fold.
 
     Several threads can share one Ledger. `writer` is the writer's name in the entries that it writes ("agent:17",
-    "runner:host:4711"); programs only show this name, and never act on it. `first` is entry 0, if the caller has
-    already read it. The first refresh reads up to `readers` entries at the same time. `sign` signs the entries that
-    only the run's owner is allowed to write; an agent passes None.
+    "runner:host:4711"); programs only show this name, and never act on it. `first` is entry 0 with its object, if the
+    caller has already read it. The first refresh reads up to `readers` entries at the same time. `sign` signs the
+    entries that only the run's owner is allowed to write; an agent passes None. If `witness` has recorded an entry that
+    is missing now, or differs, the ledger is damaged.
     """
 
     def __init__(
@@ -182,11 +201,14 @@ class Ledger:
         clock: Clock,
         retry_for_s: float = RETRY_FOR_S,
         readers: int = READERS,
-        first: Entry | None = None,
+        first: tuple[Entry, bytes] | None = None,
         sign: Sign | None = None,
+        witness: Witness | None = None,
     ) -> None:
         self._store = store
         self._sign = sign
+        self._witness = witness
+        self._seen: NewestSeen | None = None
         self._uid = run_uid
         self._writer = writer
         self._clock = clock
@@ -196,12 +218,14 @@ class Ledger:
         self._entries: list[Entry] = []
         self._state: RunState | None = None
         self._newest = b""
-        self._sizes: list[int | None] = []
+        self._history_sha256 = ""
+        self._sizes: list[int] = []
         self._first: Entry | None = None
         self._cold = True
         if first is not None:
-            self._begin(first)
-            self._sizes.append(None)
+            entry, data = first
+            self._begin(entry)
+            self._has_read(data, _sha256(data))
 
     @property
     def state(self) -> RunState:
@@ -213,12 +237,17 @@ class Ledger:
         return self._state
 
     @property
-    def newest_sha256(self) -> str | None:
+    def newest_sha256(self) -> str:
+        """The digest of the object that contains the newest entry."""
+        return _sha256(self._newest)
+
+    @property
+    def history_sha256(self) -> str:
         """
-        The digest of the object that contains the newest entry; None if this Ledger has read no object yet and knows
-        only entry 0, which the caller passed as `first`.
+        The digest of all objects read so far. It is the digest of entry 0's object and then, for each further entry,
+        the digest of the digest so far (in hex) followed by the entry's object.
         """
-        return hashlib.sha256(self._newest).hexdigest() if self._newest else None
+        return self._history_sha256
 
     @property
     def entries(self) -> list[Entry]:
@@ -233,21 +262,51 @@ class Ledger:
 
         Raises:
             RunNotFound: entry 0 is missing, or does not create a run.
-            LedgerDamaged: an entry is missing although a later one exists, or an entry is not what was written.
+            LedgerDamaged: an entry is missing although a later one exists, or an entry is not what was written, or not
+                what this machine has read before.
             LedgerFlooded: there are more entries than a run can have.
             LedgerVersionUnknown: the ledger was written by a spotrun whose ledgers this one cannot read.
             StoreUnavailable: the store could not be read for a minute; `state` is unchanged.
         """
         with self._lock:
             if self._cold:
+                # Before the listing: another process of this machine may append and record further entries meanwhile.
+                self._seen = None if self._witness is None else self._witness.newest()
                 self._read_all()
+                self._read_what_was_seen()
                 self._cold = False
-            for _ in range(READ_ON_MAX):
-                if (data := self._read(self._next)) is None:
-                    return self.state
-                self._fold(self._next, data)
-            self._read_all()
+            self._read_on()
+            self._record()
             return self.state
+
+    def _read_on(self) -> None:
+        for _ in range(READ_ON_MAX):
+            if (data := self._read(self._next)) is None:
+                return
+            self._fold(self._next, data)
+        self._read_all()
+
+    def _read_what_was_seen(self) -> None:
+        """
+        Check that the ledger has all entries that this machine has read before. Entries that the listing did not
+        contain are read, because a folder on a network may be listed late.
+
+        Raises:
+            LedgerDamaged: an entry is missing.
+        """
+        if self._seen is None:
+            return
+        for number in range(self._next, self._seen.number + 1):
+            if (data := self._read(number)) is None:
+                raise _damaged(f"entry {number} is missing, and this machine has read entry {self._seen.number} before")
+            self._fold(number, data)
+
+    def _record(self) -> None:
+        """Record the newest entry, so that later processes on this machine notice if it is missing."""
+        newest = self._next - 1
+        if self._witness is not None and (self._seen is None or newest > self._seen.number):
+            self._seen = NewestSeen(newest, self.history_sha256)
+            self._witness.record(self._seen)
 
     def first(self, event: RunCreated) -> Entry:
         """Return the entry 0 that `create` will write. Each call returns the same entry."""
@@ -259,7 +318,7 @@ class Ledger:
     def first_sha256(self, event: RunCreated) -> str:
         """Return the digest of the object that `create` writes for entry 0."""
         entry = self.first(event)
-        return hashlib.sha256(encode_entry(entry, self._signer_of(entry))).hexdigest()
+        return _sha256(encode_entry(entry, self._signer_of(entry)))
 
     def create(self, event: RunCreated) -> Entry:
         """
@@ -351,7 +410,7 @@ class Ledger:
         for number, size in enumerate(self._sizes):
             if (found := there.get(key_of(number))) is None:
                 raise _damaged(f"entry {number} was read, and is missing now")
-            if size not in (None, found):
+            if size != found:
                 raise _damaged(f"the size of entry {number} has changed since it was read")
         if self.state.created.public_key and isinstance(self._sign, OwnersKey):
             self._sign.read_again()
@@ -362,6 +421,11 @@ class Ledger:
         return 0 if self._state is None else self._state.next_number
 
     def _entry(self, event: AnyEvent) -> Entry:
+        history: str | UnsetType = UNSET
+        if isinstance(event, RunCreated):
+            history = "" if event.public_key else UNSET
+        elif self._entries[0].history is not UNSET and is_of_owner(event):
+            history = self.history_sha256
         return Entry(
             number=self._next,
             run=self._uid,
@@ -369,6 +433,7 @@ class Ledger:
             at=self._clock.now(),
             writer=self._writer,
             event=event,
+            history=history,
         )
 
     def _propose(self, entry: Entry) -> bool:
@@ -391,6 +456,7 @@ class Ledger:
         self._refuse_gap(entry.number, listed)
         stored = self._patiently(self._settle, entry.number, data)
         self._fold(entry.number, stored)
+        self._record()
         settled = decode_entry(stored)
         return settled is not None and settled.nonce == entry.nonce
 
@@ -438,16 +504,22 @@ class Ledger:
         self._entries.append(entry)
 
     def _fold(self, number: int, data: bytes) -> None:
-        self._fold_one(number, data)
-        self._newest = data
+        history_sha256 = _sha256(self._history_sha256.encode() + data)
+        self._fold_one(number, data, history_sha256)
+        self._has_read(data, history_sha256)
+
+    def _has_read(self, data: bytes, history_sha256: str) -> None:
+        self._newest, self._history_sha256 = data, history_sha256
         self._sizes.append(len(data))
 
-    def _fold_one(self, number: int, data: bytes) -> None:
+    def _fold_one(self, number: int, data: bytes, history_sha256: str) -> None:
         if self._state is None:
             self._begin(_creating(self._store, data))
             return
         if not is_whole(data):
             raise _damaged(f"entry {number} does not match the checksum in it")
+        if self._seen is not None and self._seen.number == number and self._seen.history_sha256 != history_sha256:
+            raise _damaged(f"the entries up to {number} are not those that this machine has read before")
         entry = decode_entry(data)
         if entry is None:
             self._state = fold.apply_malformed(self._state, number)
@@ -457,6 +529,8 @@ class Ledger:
         if self._is_forged(entry, data):
             self._state = fold.apply_malformed(self._state, number, FORGED, kind(entry.event))
             return
+        if is_of_owner(entry.event) and entry.history not in (UNSET, self.history_sha256):
+            raise _damaged(f"the entries before {number} are not those after which the owner signed entry {number}")
         self._entries.append(entry)
         self._state = fold.apply(self._state, entry)
 
@@ -507,6 +581,10 @@ class Ledger:
         if not self._retry_for_s:
             return act(*args, **more)
         return through_faults(self._retry_for_s)(act, *args, **more)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _require_possible(number: int) -> None:

@@ -960,6 +960,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `run` is the uid of the run. `nonce` is a random string by which a writer recognises its own entry. `at` is the run
     time on the writer's clock. Entries are ordered by `number`, never by `at`. The stored object also has a signature,
     which is not in this struct.
+
+    `history` is the digest of all entries before this one. Only signed entries have it, so that a signature also covers
+    what came before (protocol 31). In entry 0 it is "", which shows that the signed entries of the run have it; entry 0
+    of a run that an earlier version created has no such field.
     """
 
     number: Count
@@ -968,6 +972,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     at: Moment
     writer: str
     event: AnyEvent
+    history: str | UnsetType = UNSET
 
 
 prepare(Entry)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from spotrun.folder.stored_files import Content
-from spotrun.runs.known import known_folder
+from spotrun.runs.known_record import known_folder
 
 FOLDER = "fetched-files"
 """

@@ -6,33 +6,23 @@ Without the confirmation, another user with write access to the store could make
 user. Continuing that run would execute the folder's content: `notify.command` in this user's shell, and the job on this
 machine (if the cloud is local) or on rented machines that this user pays for.
 
-A run is recognised by the digest of its entry 0, which never changes. The digests are kept in a folder where only this
-user can write.
+A run is recognised by the digest of its entry 0, which never changes. known_record.py keeps the digests in a folder
+where only this user can write.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotrun.errors import LedgerDamaged, SpecInvalid
 from spotrun.runs.asking import confirm, say
+from spotrun.runs.known_record import KnownRecord, forget
 from spotrun.runs.open_run import OpenRun, writer
 
 if TYPE_CHECKING:  # commands that create no run start faster without it
     from spotrun.runner.creation import NewRun
-
-KNOWN = "~/.spotrun/known"
-"""
-Folder of known runs. It has one file for each run. The file is named by the run's uid, and contains the sha256 of its
-entry 0.
-"""
-KNOWN_VARIABLE = "SPOTRUN_KNOWN"
-"""Environment variable that sets another path for this folder."""
 
 
 def create_known(new: NewRun, role: str = "runner") -> OpenRun:
@@ -47,7 +37,7 @@ def create_known(new: NewRun, role: str = "runner") -> OpenRun:
         LedgerDamaged: another process wrote entry 0.
         StoreUnavailable: it is unknown whether the run was created; repeat the call to find out.
     """
-    _write(new.created.uid, new.first_sha256, new.id)
+    _write(KnownRecord(new.created.uid, new.first_sha256), new.id)
     try:
         new.create()
         run = OpenRun(new.uri, writer(role))
@@ -60,34 +50,23 @@ def create_known(new: NewRun, role: str = "runner") -> OpenRun:
 
 
 def remember(run: OpenRun) -> None:
-    _write(run.created.uid, run.first_sha256, run.id)
+    _write(run.known, run.id)
 
 
-def _write(run_uid: str, first_sha256: str, run_id: str) -> None:
+def _write(record: KnownRecord, run_id: str) -> None:
     """
     Write the file that makes the run known. If it cannot be written, print a note: later commands will ask whether the
     run is the user's.
     """
-    path = _path(run_uid)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.touch(mode=0o600)
-        path.write_text(first_sha256)
+        record.remember()
     except OSError as error:
-        say(f"note: cannot write {path} ({error.strerror}); other commands will ask whether {run_id} is yours")
-
-
-def forget(run_uid: str) -> None:
-    with contextlib.suppress(OSError):
-        _path(run_uid).unlink()
+        say(f"note: cannot write {record.path} ({error.strerror}); other commands will ask whether {run_id} is yours")
 
 
 def is_known(run: OpenRun) -> bool:
     """Return True if this user created the run on this machine, or confirmed that it is theirs."""
-    try:
-        return _path(run.created.uid).read_text() == run.first_sha256
-    except (OSError, UnicodeDecodeError):
-        return False
+    return run.known.is_known()
 
 
 def require_known(run: OpenRun, yes: bool) -> None:
@@ -133,11 +112,3 @@ def _executed(run: OpenRun) -> Iterator[str]:
 
 def _listed(lines: list[str]) -> str:
     return ", and ".join(lines)
-
-
-def known_folder() -> Path:
-    return Path(os.environ.get(KNOWN_VARIABLE) or KNOWN).expanduser()
-
-
-def _path(run_uid: str) -> Path:
-    return known_folder() / run_uid

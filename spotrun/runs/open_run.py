@@ -40,6 +40,8 @@ from spotrun.run.events import RunCreated
 from spotrun.run.fold import begin
 from spotrun.run.state import RunState
 from spotrun.runner.runner import Runner
+from spotrun.runs.asking import say
+from spotrun.runs.known_record import KnownRecord
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import NAME_PATTERN
 from spotrun.store.opening import open_store
@@ -68,9 +70,18 @@ class OpenRun:
         self.created: RunCreated = begin(first).created
         self.first_sha256 = hashlib.sha256(self.first).hexdigest()
         _require_its_name(self.uri, self.created)
+        self.known = KnownRecord(self.created.uid, self.first_sha256)
         self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
         self._key = OwnersKey(lambda: self.runs, self.created.uid, self.created.public_key)
-        self.ledger = Ledger(self.store, self.created.uid, writer, self.clock, first=first, sign=self._key)
+        self.ledger = Ledger(
+            self.store,
+            self.created.uid,
+            writer,
+            self.clock,
+            first=(first, self.first),
+            sign=self._key,
+            witness=self.known,
+        )
 
     @property
     def id(self) -> str:
@@ -196,12 +207,33 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
 
     Raises:
         RunNotFound: no run matches, or several do. The message says where spotrun looked.
-        RunCopied: the run is in more than one folder.
+        RunCopied: the run is in more than one folder, and none of them is known on this machine.
     """
     if "/" in reference:
         return OpenRun(reference, writer(role))
     newest = _runs_meant_by(reference, store)[-1]
     return OpenRun(newest.uri, writer(role))
+
+
+def run_to_change(reference: str, store: str | None, role: str = "cli", *, to_end: bool = False) -> OpenRun:
+    """
+    Return the run that `reference` names, as `open_run` does, for a command that continues or ends the run. If a run
+    with that name is known on this machine, the name stands for the newest known one, so that another writer of the
+    store cannot put a newer run in front of it.
+
+    `to_end` is True for a command that only ends the run. Such a command also opens a run of which another folder has a
+    copy, if the reference is the id or the name of one of the two folders.
+
+    Raises:
+        RunNotFound, RunCopied: as in `open_run`.
+    """
+    if "/" in reference:
+        return OpenRun(reference, writer(role))
+    meant = _runs_meant_by(reference, store, to_end=to_end)
+    run = next((run for run in reversed(meant) if run.known.is_known()), meant[-1])
+    if run is not meant[-1]:
+        say(f"note: this is {run.id}; {meant[-1].id} is newer, and not known on this machine: name it by its id")
+    return OpenRun(run.uri, writer(role))
 
 
 def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
@@ -241,16 +273,20 @@ def attended(run: OpenRun) -> bool:
     return silent < lasts(status) and not has_died(status)
 
 
-def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
+def _runs_meant_by(reference: str, store: str | None, *, to_end: bool = False) -> list[OpenRun]:
     """
     Return all runs with the id or name `reference`, oldest first. If there are none, return those whose id or name
     begins with `reference`. Raise RunNotFound if there are none either, or if several ids or names begin with
-    `reference`.
+    `reference`. `to_end` is as in `run_to_change`.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
-    _refuse(each for each in unreadable if reference in each.words and isinstance(each.error, RunCopied))
     found = [run for run in runs if reference in (run.id, run.created.uid, run.created.name)]
+    if to_end:
+        copied = [each.copied for each in unreadable if each.copied is not None]
+        found += [run for run in copied if reference in (run.id, run.created.name)]
+    if not (found and to_end) and not any(run.known.is_known() for run in found):
+        _refuse(each for each in unreadable if reference in each.words and isinstance(each.error, RunCopied))
     if not found:
         _refuse(each for each in unreadable if reference in each.words)
         _refuse_sweep(reference, folder)
@@ -321,6 +357,8 @@ class Unreadable(NamedTuple):
     The references by which a user may name this run in a command. They are taken from the folder's name, NAME-UID,
     because the folder cannot be read.
     """
+    copied: OpenRun | None = None
+    """The run, if it could be read, and it is unknown which of its folders is the right one."""
 
 
 def runs_in(folder: str) -> list[OpenRun]:
@@ -350,23 +388,34 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
     """
-    Return the runs that are in only one folder, and an `Unreadable` for each folder whose run is in another folder too.
+    Return the runs, and an `Unreadable` for each folder whose run is in another folder too. If a run is in several
+    folders, and one of them is known on this machine, that folder is the run. Folders of one store have different
+    names, and so different first entries: at most one of them is known. `runs` may be of several stores.
     """
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:
         by_uid.setdefault(run.created.uid, []).append(run)
-    alone = [same[0] for same in by_uid.values() if len(same) == 1]
-    return alone, [each for same in by_uid.values() if len(same) > 1 for each in _copies(same)]
+    found, copies = list[OpenRun](), list[Unreadable]()
+    for same in by_uid.values():
+        known = same if len(same) == 1 else [run for run in same if run.known.is_known()]
+        ours = known if len(known) == 1 else []
+        found += ours
+        copies += [_copy(run, same, ours) for run in same if run not in ours]
+    return found, copies
 
 
-def _copies(runs: list[OpenRun]) -> list[Unreadable]:
-    places = " and ".join(run.uri for run in runs)
+def _copy(run: OpenRun, same: list[OpenRun], ours: list[OpenRun]) -> Unreadable:
+    """Describe a folder, `run`, whose uid all runs in `same` have. `ours` is the one of them that is known, if any."""
+    if ours:
+        what = f"{run.uri} has the uid of {ours[0].id}, which is known on this machine"
+        error = RunCopied(what, hint="move the folder out of the store; check who has write access to the store")
+        return Unreadable(run.id, run.uri, error, (run.id, run.created.name))
+    places = " and ".join(each.uri for each in same)
     error = RunCopied(
-        f"the run {runs[0].id} is in {len(runs)} folders: {places}",
+        f"the run {same[0].id} is in {len(same)} folders: {places}",
         hint="move the copies out of the store, or give the address of the folder that you mean",
     )
-    words = (runs[0].id, runs[0].created.uid, runs[0].created.name)
-    return [Unreadable(run.uri.rpartition("/")[2], run.uri, error, words) for run in runs]
+    return Unreadable(run.id, run.uri, error, (run.id, run.created.uid, run.created.name), run)
 
 
 def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:

@@ -15,7 +15,7 @@ from spotrun.folder.removal import objects_of, remove
 from spotrun.report.describe import gigabytes
 from spotrun.report.folding import say
 from spotrun.runs.asking import confirm
-from spotrun.runs.known import forget
+from spotrun.runs.known_record import forget
 from spotrun.runs.open_run import OpenRun, attended
 from spotrun.store.opening import open_store
 from spotrun.store.port import Inspectable, ReportsForeignNames, Store

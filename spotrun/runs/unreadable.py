@@ -15,7 +15,7 @@ from spotrun.folder.ledger import FOLDER as LEDGER
 from spotrun.run.entry_bytes import decode_entry
 from spotrun.run.events import ENTRY_SIZE_MAX, LaunchIntended
 from spotrun.runs.asking import confirm
-from spotrun.runs.open_run import default_store
+from spotrun.runs.open_run import default_store, open_each
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
@@ -40,9 +40,9 @@ class Nameless(NamedTuple):
 
 def nameless(reference: str, store: str | None) -> Nameless | None:
     """
-    Return the folder that `reference` names; None if no folder or several match. Also return None if another folder's
-    name ends with the same uid: instances are tagged only with the uid, so it is unknown to which of the two folders
-    they belong.
+    Return the folder that `reference` names; None if no folder or several match. Also return None if another folder
+    contains a run with the same uid that is known on this machine: instances are tagged only with the uid, and belong
+    to that run.
     """
     folder, _, name = reference.rstrip("/").rpartition("/")
     runs = open_store(folder or store or default_store())
@@ -51,7 +51,8 @@ def nameless(reference: str, store: str | None) -> Nameless | None:
     if len(meant) != 1:
         return None
     uid = meant[0].rpartition("-")[2]
-    if sum(each.rpartition("-")[2] == uid for each in names) > 1:
+    others = [each for each in names if each.rpartition("-")[2] == uid and each != meant[0]]
+    if any(run.known.is_known() for run in open_each(runs, others)[0]):
         return None
     return Nameless(meant[0], uid, open_store(f"{runs.uri}/{meant[0]}"))
 

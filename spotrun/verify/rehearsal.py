@@ -22,7 +22,7 @@ from spotrun.exactness.folders import Folder
 from spotrun.exactness.trace import Trace
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, INSTANCES_VARIABLE, TraceFile, read_ranks
 from spotrun.folder.keys import OwnersKey
-from spotrun.folder.ledger import Ledger, first_entry
+from spotrun.folder.ledger import Ledger, first_object
 from spotrun.folder.work_files import remembered, survey
 from spotrun.run.events import Uncarried
 from spotrun.run.fold import begin
@@ -105,8 +105,8 @@ class Rehearsal:
         self._began_s = time.monotonic()
         uri = prepare_run(spec, "verify-resume").create()
         store = open_store(uri)
-        first = first_entry(store)
-        created = begin(first).created
+        first = first_object(store)
+        created = begin(first[0]).created
         clock = ScaledClock(created.clock_epoch, created.time_scale)
         sign = OwnersKey(lambda: open_store(spec.checkpoint.uri), created.uid, created.public_key)
         self._ledger = Ledger(store, created.uid, f"verify-resume:{os.getpid()}", clock, first=first, sign=sign)

@@ -6,6 +6,7 @@ called in this process, on a cloud that is a list.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -27,7 +28,7 @@ from spotrun.folder import keys
 from spotrun.folder.final_status import write_final_status
 from spotrun.folder.keys import OwnersKey
 from spotrun.folder.ledger import FOLDER as LEDGER
-from spotrun.folder.ledger import Ledger, first_entry, key_of
+from spotrun.folder.ledger import Ledger, first_object, key_of
 from spotrun.folder.status_objects import RUNNER_KEY, AgentStatus, RunnerStatus, agent_key, write_status
 from spotrun.folder.stored_files import Listing, OutputFile, Piece, list_key
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
@@ -37,6 +38,7 @@ from spotrun.run import events as ev
 from spotrun.run.entry_bytes import encode_entry, parted, seal, signed, unsealed
 from spotrun.run.owners import is_of_owner
 from spotrun.runs import background, termination
+from spotrun.runs.known_record import NEWEST
 from spotrun.runs.open_run import OpenRun
 from spotrun.store.local import LocalStore
 from tests.batteries import odd_contents
@@ -250,7 +252,7 @@ class MutatedStore:
 
     def _add_final_status(self, history: History) -> None:
         store = self._store_of(history)
-        ledger = Ledger(store, history.uid, "test", ManualClock(history.now), first=first_entry(store))
+        ledger = Ledger(store, history.uid, "test", ManualClock(history.now), first=first_object(store))
         ledger.refresh()
         write_final_status(store, ledger)
 
@@ -310,7 +312,8 @@ class MutatedStore:
         return seal(body)
 
     def restore(self) -> None:
-        """All is as it was."""
+        """All is as it was, and this machine has read none of the entries that are gone."""
+        shutil.rmtree(self.folder / "known" / NEWEST, ignore_errors=True)
         for path in self._runs.rglob("*"):
             if path.is_file() and path not in self.objects:
                 path.unlink()

@@ -18,7 +18,7 @@ import pytest
 
 from spotrun.checkpoint.upload import upload
 from spotrun.errors import LedgerDamaged, LoginExpired, ObjectMissing, StoreError, StoreUnavailable, WritesRefused
-from spotrun.folder.ledger import Ledger, first_entry, key_of
+from spotrun.folder.ledger import Ledger, first_object, key_of
 from spotrun.run import events as ev
 from spotrun.run.entry_bytes import encode_entry
 from spotrun.run.fold import fold
@@ -195,7 +195,7 @@ def test_a_fault_that_does_not_pass_is_not_believed_for_ever_and_nothing_is_doub
 
 def test_a_run_is_found_through_a_fault_that_passes(bench: Bench) -> None:
     bench.line.fate = Once(faults.reset_before, reads, times=2)
-    assert first_entry(bench.far) == bench.history.entries[0]
+    assert first_object(bench.far)[0] == bench.history.entries[0]
 
 
 # -- faults that do not ---------------------------------------------------------------------------------------------

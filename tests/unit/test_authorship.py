@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
+from spotrun.errors import LedgerDamaged
 from spotrun.folder import keys
 from spotrun.folder.keys import KeyMissing
 from spotrun.folder.ledger import FORGED, EntryRefused, Ledger, key_of
@@ -107,6 +110,63 @@ def test_a_signature_is_of_one_entry_of_one_run_under_one_number() -> None:
     right = replace(stop, number=run.ledger.state.next_number)
     assert run.put(encode_entry(right, OWNER)) == ""
     assert run.ledger.state.stop_requested
+
+
+class Created:
+    """A run that this version creates, whose owner stops and resumes it twice."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(ManualClock(START))
+        (first,) = History(public_key=OWNER.public, spec=spec().to_dict()).entries
+        assert isinstance(first.event, ev.RunCreated)
+        self.owner, self.node = self.opened(OWNER), self.opened(None)
+        self.owner.create(first.event)
+        for _ in range(2):
+            self.owner.append(lambda _: ev.StopRequested(by="the owner"))
+            self.owner.append(lambda _: ev.ResumeRequested(by="the owner"))
+
+    def opened(self, sign: entry_bytes.Sign | None) -> Ledger:
+        return Ledger(self.store, "0123456789", "test", ManualClock(START), 0, sign=sign)
+
+    def replace_entry(self, number: int, data: bytes) -> None:
+        self.store.delete(key_of(number))
+        assert self.store.put_if_absent(key_of(number), data)
+
+
+def test_owners_entry_signs_all_entries_before_it() -> None:
+    run = Created()
+    assert run.node.refresh() == run.owner.state
+    assert not run.node.state.voids
+    histories = [""]
+    for number in range(5):
+        histories.append(hashlib.sha256(histories[-1].encode() + run.store.get(key_of(number))).hexdigest())
+    assert [entry.history for entry in run.node.entries] == histories[:-1]
+    assert run.node.history_sha256 == run.owner.history_sha256 == histories[-1]
+
+
+@pytest.mark.parametrize(("number", "signed_next"), [(1, 3), (3, 6)])
+def test_signed_entry_does_not_move_to_another_history(number: int, signed_next: int) -> None:
+    """Where objects can be deleted: a stop is taken out, and what an agent and the owner wrote after it stays."""
+    run = Created()
+    void = ev.NoticesUnseen(attempt=1, detail="of no attempt")
+    entry = ev.Entry(number=5, run="0123456789", nonce="n", at=START, writer="agent", event=void)
+    assert run.store.put_if_absent(key_of(5), encode_entry(entry))
+    run.owner.append(lambda _: ev.StopRequested(by="the owner"))
+    assert run.opened(None).refresh().stop_requested
+    for replaced in (number, number + 1):
+        run.replace_entry(replaced, encode_entry(replace(entry, number=replaced)))
+    for sign in (None, OWNER):
+        with pytest.raises(LedgerDamaged, match=f"not those after which the owner signed entry {signed_next}"):
+            run.opened(sign).refresh()
+
+
+def test_run_of_an_earlier_version_goes_on_without_the_digest_of_its_history() -> None:
+    """The agents of such a run are of its version, and know no entry with this field."""
+    run = Owned()
+    run.ledger.append(lambda _: ev.StopRequested(by="the owner"))
+    assert run.node.refresh().stop_requested
+    assert all(entry.history is UNSET for entry in run.node.entries)
+    assert b"history" not in run.store.get(key_of(run.node.state.next_number - 1))
 
 
 def test_a_signature_cut_short_is_no_entry() -> None:

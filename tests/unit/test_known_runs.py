@@ -9,18 +9,21 @@ from typing import NoReturn
 import pytest
 from msgspec.structs import replace
 
-from spotrun.errors import NightUnderWay
-from spotrun.folder.ledger import key_of
+from spotrun.errors import LedgerDamaged, NightUnderWay
+from spotrun.folder.ledger import NewestSeen, key_of
+from spotrun.run import events as ev
 from spotrun.run.entry_bytes import encode_entry
 from spotrun.run.events import Entry, RunCreated
 from spotrun.runner.creation import would_be_created
 from spotrun.runs import attend, nightly
 from spotrun.runs.known import is_known, remember
+from spotrun.runs.known_record import forget
 from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.spec.model import RunSpec, sha256_of
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Spotrun
 from tests.support.histories import START, History
+from tests.support.stored_runs import store_run
 
 CANARY = "canary"
 
@@ -182,3 +185,94 @@ def test_question_says_that_a_run_would_train_on_this_machine_and_rent_others(
 
 def _no_new_one() -> NoReturn:
     raise AssertionError("a new night was begun")
+
+
+# -- what this machine has read of a known run -------------------------------------------------------------------------
+
+
+def stopped_run(runs: Path) -> Path:
+    """The folder of a run of this user, which has spent money and has a request to stop."""
+    history = History(uid="0123456789", name="demo", spec=RunSpec.from_dict(job("demo")).to_dict())
+    history.running()
+    history.write(ev.StopRequested(by="this user"))
+    return store_run(runs, history)
+
+
+def cut(folder: Path, entries: int) -> None:
+    """What another writer can do where objects can be deleted."""
+    for path in sorted((folder / "ledger").iterdir())[entries:]:
+        path.unlink()
+
+
+VERBS = (("tick",), ("resume",), ("stop",), ("down", "--yes"), ("report",), ("status",), ("events",))
+
+
+@pytest.mark.parametrize("entries", [1, 6])
+def test_ledger_of_a_known_run_that_was_cut_does_not_begin_again(
+    entries: int, runs: Path, spotrun: Spotrun, known: Path
+) -> None:
+    folder = stopped_run(runs)
+    remember(open_run(str(folder), None))
+    assert spotrun("events", "demo").code == 0
+    cut(folder, entries)
+    for verb, *more in VERBS:
+        said = spotrun(verb, "demo", *more)
+        assert said.code == LedgerDamaged.exit_code, verb
+        assert f"entry {entries} is missing, and this machine has read entry 6 before" in said.out + said.err, verb
+    assert len(list((folder / "ledger").iterdir())) == entries, "a command began the run again"
+    assert not (runs.parent / CANARY).exists()
+
+
+@pytest.mark.parametrize("number", [5, 6])
+def test_entry_that_was_replaced_after_it_was_read_is_damage(number: int, runs: Path, spotrun: Spotrun) -> None:
+    folder = stopped_run(runs)
+    remember(open_run(str(folder), None))
+    open_run(str(folder), None).ledger.refresh()
+    store, event = LocalStore(folder), ev.ResumeRequested(by="theirs")
+    entry = Entry(number=number, run="0123456789", nonce="theirs", at=START, writer="theirs", event=event)
+    store.delete(key_of(number))
+    assert store.put_if_absent(key_of(number), encode_entry(entry))
+    said = spotrun("tick", "demo")
+    assert said.code == LedgerDamaged.exit_code
+    assert "the entries up to 6 are not those that this machine has read before" in said.err
+
+
+def test_own_entry_is_recorded_and_the_record_only_rises(runs: Path, known: Path) -> None:
+    folder = stopped_run(runs)
+    remember(open_run(str(folder), None))
+    behind, ahead = open_run(str(folder), None), open_run(str(folder), None)
+    behind.ledger.refresh()
+    ahead.ledger.append(lambda _: ev.ResumeRequested(by="this user"))
+    assert (newest := ahead.known.newest()) is not None
+    assert newest == (7, ahead.ledger.history_sha256)
+    behind.known.record(NewestSeen(6, "0" * 64))
+    assert behind.known.newest() == newest
+    assert (known / "newest-entries" / "0123456789").stat().st_mode & 0o077 == 0
+    behind.ledger.refresh()
+    forget("0123456789")
+    assert not list((known / "newest-entries").iterdir())
+
+
+@pytest.mark.parametrize("record", [None, "", "\xff", "0 1", "z 99 z", f"{'0' * 64} 99 {'0' * 64}"])
+def test_record_of_an_earlier_version_or_of_another_run_says_nothing(
+    record: str | None, runs: Path, known: Path
+) -> None:
+    folder = stopped_run(runs)
+    run = open_run(str(folder), None)
+    known.mkdir()
+    (known / "0123456789").write_text(run.first_sha256)
+    if record is not None:
+        (known / "newest-entries").mkdir()
+        (known / "newest-entries" / "0123456789").write_text(record, encoding="latin-1")
+    assert run.known.is_known()
+    assert run.known.newest() is None
+    assert run.ledger.refresh().next_number == 7
+    assert run.known.newest() == (6, run.ledger.history_sha256)
+
+
+def test_nothing_is_recorded_of_a_run_that_is_not_known(runs: Path, spotrun: Spotrun, known: Path) -> None:
+    folder = stopped_run(runs)
+    assert spotrun("status").code == spotrun("events", "demo").code == 0
+    assert not known.exists()
+    cut(folder, 1)
+    assert spotrun("events", "demo").code == 0

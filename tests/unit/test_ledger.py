@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError, StoreUnavailable
-from spotrun.folder.ledger import EntryRefused, Ledger, key_of
+from spotrun.folder.ledger import EntryRefused, Ledger, NewestSeen, Witness, key_of
 from spotrun.run import events as ev
 from spotrun.run.entry_bytes import decode_entry, encode_entry, entry_json, seal
 from spotrun.run.events import Entry
@@ -270,6 +270,56 @@ def test_a_missing_entry_below_a_listed_one_is_damage_that_is_named(missing: int
     with pytest.raises(LedgerDamaged):
         ledger(store).append(notice)
     assert [found.key for found in store.list("")] == before, "nobody appends to a damaged ledger"
+
+
+class Remembers:
+    """A machine's record of the newest entry, which all of its processes share."""
+
+    def __init__(self) -> None:
+        self.seen: NewestSeen | None = None
+
+    def newest(self) -> NewestSeen | None:
+        return self.seen
+
+    def record(self, seen: NewestSeen) -> None:
+        self.seen = seen
+
+
+def witnessed(store: Store, witness: Witness) -> Ledger:
+    return Ledger(store, UID, "test", ManualClock(), 0, witness=witness)
+
+
+def test_entry_that_another_process_records_during_a_listing_is_no_damage() -> None:
+    machine = Remembers()
+    other = witnessed(begun(store := MemoryStore()), machine)
+
+    class Overtaken(MemoryStore):
+        def list(self, prefix: str, after: str = "") -> list[StoredObject]:
+            found = super().list(prefix, after)
+            if self is overtaken:
+                other.append(notice)
+            return found
+
+    overtaken = Overtaken()
+    overtaken.objects = store.objects
+    assert witnessed(overtaken, machine).refresh().next_number == other.state.next_number
+    assert machine.seen is not None
+    assert machine.seen.number == other.state.next_number - 1
+
+
+def test_recorded_entry_that_a_late_listing_lacks_is_read() -> None:
+    machine = Remembers()
+
+    class Late(MemoryStore):
+        def list(self, prefix: str, after: str = "") -> list[StoredObject]:
+            return super().list(prefix, after)[:-2]
+
+    begun(store := Late())
+    whole = witnessed(store, machine).refresh()
+    assert witnessed(store, machine).refresh() == whole
+    store.delete(key_of(whole.next_number - 1))
+    with pytest.raises(LedgerDamaged, match="is missing, and this machine has read entry"):
+        witnessed(store, machine).append(notice)
 
 
 def test_reader_that_meets_a_gap_does_not_append() -> None:

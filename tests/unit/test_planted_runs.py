@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from spotrun.errors import LedgerDamaged, SpotrunError, StoreUnavailable
+from spotrun.errors import LedgerDamaged, RunCopied, SpotrunError, StoreUnavailable
 from spotrun.folder import keys, setup_cache
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, record_trial, replace_sweep
@@ -20,6 +21,7 @@ from spotrun.run.events import Entry, RunCreated
 from spotrun.runner import creation
 from spotrun.runner.creation import differences, prepare_run, would_be_created
 from spotrun.runs.known import create_known, is_known, remember
+from spotrun.runs.known_record import forget
 from spotrun.runs.open_run import OpenRun, open_run, runs_in, writer
 from spotrun.runs.sweeps import NamedSweep, sweep_named
 from spotrun.spec.file import load_spec
@@ -406,3 +408,87 @@ def test_run_is_known_from_the_moment_that_its_entry_can_be_there(
     with pytest.raises(KeyboardInterrupt):
         create_known(new)
     assert is_known(OpenRun(new.uri, writer("test")))
+
+
+# -- a run by its name -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ours(spec: RunSpec) -> OpenRun:
+    """A run of this user: net-0123456789."""
+    return create_known(prepare_run(spec, "test", uid="0123456789"))
+
+
+def copied(runs: Path, run: OpenRun, name: str, uid: str | None = None) -> OpenRun:
+    """A newer run that another writer puts next to this one, with its uid or its name."""
+    uid = uid or run.created.uid
+    later = run.created.clock_epoch + timedelta(days=1)
+    return open_run(
+        put_entry(runs / f"{name}-{uid}", replace(run.created, name=name, uid=uid, clock_epoch=later)), None
+    )
+
+
+def is_stopped(run: OpenRun) -> bool:
+    return run.ledger.refresh().stop_requested
+
+
+@pytest.mark.parametrize("reference", ["net", "net-0123456789", "0123456789", "ne", "0123"])
+def test_copy_of_a_known_run_does_not_stand_in_its_way(
+    reference: str, ours: OpenRun, runs: Path, spotrun: Spotrun
+) -> None:
+    theirs = copied(runs, ours, "evil")
+    assert spotrun("events", reference).out.count("net") == 1
+    assert spotrun("stop", reference).code == 0
+    assert is_stopped(ours)
+    assert spotrun("tick", reference).code == 0
+    assert ours.ledger.refresh().terminal is not None
+    assert spotrun("down", reference, "-y").code == 0
+    assert theirs.ledger.refresh().next_number == 1
+
+
+@pytest.mark.parametrize("verb", [("tick",), ("stop",), ("down", "-y"), ("resume",)])
+def test_copy_of_a_known_run_is_no_run(verb: tuple[str, ...], ours: OpenRun, runs: Path, spotrun: Spotrun) -> None:
+    theirs = copied(runs, ours, "evil")
+    said = spotrun(verb[0], "evil", *verb[1:])
+    assert said.code == RunCopied.exit_code
+    assert "has the uid of net-0123456789, which is known on this machine" in said.err
+    assert theirs.ledger.refresh().next_number == 1
+    rows = {row["run"]: row["state"] for row in spotrun("status", "--json").json}
+    assert rows == {"net-0123456789": "created", "evil-0123456789": "copied"}
+
+
+@pytest.mark.parametrize(("name", "uid"), [("net", "fffffffff0"), ("net-0123456789", "fffffffff0")])
+def test_newer_run_of_the_same_name_does_not_stand_for_a_known_one(
+    name: str, uid: str, ours: OpenRun, runs: Path, spotrun: Spotrun
+) -> None:
+    theirs = copied(runs, ours, name, uid)
+    said = spotrun("stop", name)
+    assert said.code == 0
+    assert f"note: this is net-0123456789; {theirs.id} is newer, and not known on this machine" in said.err
+    assert is_stopped(ours)
+    assert spotrun("tick", name).code == spotrun("down", name, "-y").code == 0
+    assert theirs.ledger.refresh().next_number == 1
+    assert open_run(theirs.id, str(runs)).id == theirs.id
+
+
+def test_copied_run_that_is_not_known_is_ended_by_its_name(ours: OpenRun, runs: Path, spotrun: Spotrun) -> None:
+    copied(runs, ours, "evil")
+    forget("0123456789")
+    for verb in ("tick", "report"):
+        assert spotrun(verb, "net").code == RunCopied.exit_code
+    assert spotrun("stop", "0123456789").code == RunCopied.exit_code, "the uid of both"
+    assert spotrun("stop", "net").code == 0
+    assert is_stopped(ours)
+    assert spotrun("down", "net-0123456789", "-y").code == 0
+    assert ours.ledger.refresh().terminal is not None
+
+
+def test_planted_folder_does_not_keep_a_damaged_run_from_being_ended(
+    ours: OpenRun, runs: Path, spotrun: Spotrun
+) -> None:
+    (runs / ours.id / key_of(0)).write_text("{}")
+    theirs = copied(runs, ours, "evil")
+    ends = "`spotrun reap --cloud CLOUD --run 0123456789` ends its instances"
+    assert ends in spotrun("down", "net", "-y").out
+    remember(theirs)
+    assert ends not in spotrun("down", "net", "-y").out, "its instances are those of the run that is known"

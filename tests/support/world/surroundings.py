@@ -34,12 +34,12 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     starts: Starts | None
     rng: Rng
     setup_cache: SimulatedSetupCache
-    first: Entry
+    first: tuple[Entry, bytes]
     began_at: datetime
 
     def ledger(self, writer: str) -> Ledger:
         """As an instance sees it."""
-        return Ledger(self.line, self.first.run, writer, self.clock, retry_for_s=0, readers=1, first=self.first)
+        return Ledger(self.line, self.first[0].run, writer, self.clock, retry_for_s=0, readers=1, first=self.first)
 
     @property
     def now_s(self) -> float:

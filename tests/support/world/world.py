@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.registry import cloud_of
-from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.ledger import Ledger, first_object, key_of
 from spotrun.forecast.baselines import COMPARED
 from spotrun.instance import InstanceState
 from spotrun.policy import decide
@@ -118,7 +118,8 @@ class SimulatedWorld:
         created = run_created(self.spec, cloud_of(self.spec), self.uid, "", clock, bucket_region)
         if self._owner is not None:
             created = replace(created, public_key=self._owner.public)
-        self._first = self._ledger.create(created)
+        self._ledger.create(created)
+        self._first = first_object(self.store)
 
     def _new_runner(self) -> Runner:
         store, cloud = self._lines.of_runner(self.store, self.cloud)
