@@ -85,7 +85,7 @@ def filled_set(items: Sequence[Any]) -> set[Any]:
     """
     Return a set of `items`.
 
-    Everybody knows the hashes of numbers. So a checkpoint may contain numbers that Python compares with one another, or
+    The hashes of numbers are known. So a checkpoint may contain numbers that Python compares with one another, or
     whose places in the set's table Python searches one after another, until each new number takes as long as all
     numbers before it. That is why this function measures the time that it takes.
 

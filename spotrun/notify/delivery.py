@@ -69,7 +69,7 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
 
 
 class Author(Protocol):
-    """The key of whoever records deliveries: an OwnersKey, or the Signer of a night's function."""
+    """The key that signs the records of deliveries: an OwnersKey, or the Signer of a night's function."""
 
     def sign(self, body: bytes) -> str: ...
     def has_signed(self, signature: str, body: bytes) -> bool: ...

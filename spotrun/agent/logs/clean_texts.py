@@ -17,7 +17,7 @@ Written = TypeVar("Written")
 
 NAMES = frozenset(
     (
-        *("prefix", "manifest_blake3", "borrows", "key", "blake3", "word", "instance_id", "address"),
+        *("prefix", "manifest_blake3", "borrows", "key", "blake3", "sha256", "word", "instance_id", "address"),
         *("phase", "kind", "how", "why"),
     )
 )
