@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import takewhile
 from shlex import quote
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -273,5 +274,5 @@ def sweep_meant(name: str, store: str | None) -> NamedSweep | None:
     return found
 
 
-_UNREAD = {"uid": "", "began_at": datetime.fromtimestamp(0, UTC), "time_scale": 1.0, "wanted": {}}
+_UNREAD: dict[str, Any] = {"uid": "", "began_at": datetime.fromtimestamp(0, UTC), "time_scale": 1.0, "wanted": {}}
 """The values of a sweep whose record is missing or cannot be read."""
