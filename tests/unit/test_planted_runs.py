@@ -233,6 +233,20 @@ def test_sweep_is_stopped_and_ended_whatever_another_writer_has_put_in_place_of_
     assert open_run(attended[0], spec.checkpoint.uri).ledger.refresh().stop_requested
 
 
+def test_trial_whose_key_was_overwritten_keeps_no_other_from_its_end(
+    sweep: Sweeping, spec: RunSpec, attended: list[str], spotrun: Spotrun
+) -> None:
+    store = named(spec).store
+    assert sweep._begin(FIRST, None)
+    assert sweep._begin(replace(FIRST, number=2), None)
+    (key,) = store.list(f"keys/{attended[0].rpartition('-')[2]}")
+    store.put(key.key, b"noise")
+    said = spotrun("down", "net", "-y")
+    assert said.code != 0
+    assert "is not the key of this run" in said.err
+    assert open_run(attended[1], spec.checkpoint.uri).ledger.refresh().terminal is not None
+
+
 def test_trial_that_goes_on_does_not_begin_again_when_its_record_is_gone(
     sweep: Sweeping, spec: RunSpec, attended: list[str], spotrun: Spotrun, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
