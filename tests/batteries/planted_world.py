@@ -36,8 +36,8 @@ from tests.support.called_spotrun import Said, call
 from tests.support.night_world import NAME, STORE, NightWorld, utc
 from tests.support.plain_aws import REGION, TYPE, PlainAws, Row
 
-START = "2026-06-01T19:56:00"
-"""Four minutes before the night is due; no object is young enough for a runner that attends."""
+START = "2026-06-01T19:55:00"
+"""Five minutes before the night is due; no object is young enough for a runner that attends."""
 STEPS = 14
 BUDGET_USD, SWEEP_USD = Decimal(6), Decimal(40)
 COMMAND = "notify-the-owner"
@@ -136,6 +136,7 @@ class PlantedWorld(NightWorld):
         """
         self._rents_elsewhere()
         self._launch(RUNS[0])
+        self.passes(1)
         for _ in range(STEPS):
             for _ in range(self._random.choice((0, 1, 1, 2))):
                 self.stranger.plant()
