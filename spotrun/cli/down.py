@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from spotrun.cli.options import RunArgument, StoreOption, YesOption
-from spotrun.errors import CloudError, LedgerDamaged
+from spotrun.errors import CloudError, LedgerDamaged, SpotrunError
 
 if TYPE_CHECKING:
     from spotrun.runs.open_run import OpenRun
@@ -21,11 +22,11 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.interrupts import told, what_is_left
     from spotrun.runs.open_run import run_to_change
-    from spotrun.runs.sweeps import sweep_named
+    from spotrun.runs.sweeps import sweep_meant
     from spotrun.runs.termination import take_down
     from spotrun.runs.unreadable import end_nameless
 
-    sweep = sweep_named(run, store)
+    sweep = sweep_meant(run, store)
     if sweep is not None:
         _end_sweep(sweep, yes)
         return
@@ -47,17 +48,22 @@ def _end_sweep(sweep: NamedSweep, yes: bool) -> None:
     """Stop all runs of a sweep, so that none launches another instance. Then end them one by one."""
     from spotrun.runs.asking import confirm
     from spotrun.runs.interrupts import told
+    from spotrun.runs.sweeps import for_each
     from spotrun.runs.termination import take_down
     from spotrun.units import count_of
 
-    going = [run for run in sweep.runs() if not _is_settled(run)]
+    going = [run for run in sweep.to_end() if not _is_settled(run)]
     question = f"End the sweep {sweep.record.name} ({count_of(len(going), 'run')}) and its instances now?"
     confirm(yes, question, default=True, declined="nothing was ended")
-    sweep.request_stop()
-    sweep.stop_all()
-    for run in going:
+
+    def end(run: OpenRun) -> None:
         with told(run):
             take_down(run)
+
+    sweep.request_stop()
+    with contextlib.suppress(SpotrunError):  # `take_down` asks again, and ends the instances even if that fails
+        sweep.stop_all()
+    for_each(going, end)
     print(f"{sweep.record.name} is down: all of its runs have ended")
 
 

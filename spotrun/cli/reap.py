@@ -74,7 +74,8 @@ def reap(
     Find and end instances that no run needs any more.
 
     If an instance's run is not in the store, the instance is only listed, because the run may be in another store. If
-    the run's folder is lost or damaged, end its instances with --run.
+    the run is in the store, but was not launched on this machine, the instance ends only if the run's ledger names it.
+    If the run's folder is lost or damaged, end its instances with --run.
 
     Also removes leftovers of ended runs (roles on AWS, service accounts and disks on Google Cloud) and of interrupted
     `spotrun doctor` calls. If a region does not answer, the other regions are still searched.
@@ -113,7 +114,7 @@ def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
 
 
 def _end_instances(found: Iterable[Instance], driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -> None:
-    unwanted = [each for each in found if each.alive and not _wanted(each, runs().runs.get(each.run_uid))]
+    unwanted = [each for each in found if _is_unneeded(each, runs()) and _is_certain(each, runs())]
     if not unwanted:
         print("there is no instance to end")
         return
@@ -155,14 +156,19 @@ def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bo
 
 def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
     """
-    Print two lists of instances that have not ended: those of damaged runs in this store, and those of runs that are
-    not in it. The folder of such a run may be in another store, or deleted.
+    Print three lists of instances that have not ended: those of damaged runs in this store, those whose run in this
+    store is perhaps another one, and those of runs that are not in it. The folder of such a run may be in another
+    store, or deleted.
     """
     others = [each for each in found if each.alive]
     unread = [each for each in others if each.run_uid not in runs().runs and runs().has(each.run_uid)]
     if unread:
         print(f"instances of runs in {store} that cannot be read, and perhaps have not ended:")
         _name(unread, "`spotrun status` shows what is wrong; `spotrun reap --run UID` ends a run's instances")
+    doubtful = [each for each in others if _is_unneeded(each, runs()) and not _is_certain(each, runs())]
+    if doubtful:
+        print("instances that no ledger names, perhaps of runs in another store:")
+        _name(doubtful, f"if a run of this uid in {store} is yours, `spotrun down UID` ends its instances")
     strangers = [each for each in others if not runs().has(each.run_uid)]
     if strangers:
         print(f"instances of runs that are not in {store}:")
@@ -197,6 +203,23 @@ def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
     except CloudError as error:
         print(f"the guard of {instance.instance_id} stays until its time-to-live ends: {error.message}")
     return True
+
+
+def _is_unneeded(instance: Instance, runs: StoredRuns) -> bool:
+    return instance.alive and not _wanted(instance, runs.runs.get(instance.run_uid))
+
+
+def _is_certain(instance: Instance, runs: StoredRuns) -> bool:
+    """
+    Return True if the instance certainly belongs to the run of this store that has its uid: the run is known on this
+    machine, or its ledger names the instance. Any writer of the store can put a run there whose uid is that of a run in
+    another store.
+    """
+    from spotrun.runs.known import is_known
+
+    run = runs.runs[instance.run_uid]
+    named = (member.recorded for member in run.ledger.state.members())
+    return is_known(run) or any(each is not None and each.instance_id == instance.instance_id for each in named)
 
 
 def _wanted(instance: Instance, run: OpenRun | None) -> bool:

@@ -44,14 +44,14 @@ def report(
     from spotrun.report.html.page import page
     from spotrun.report.machine_use import whole_report
     from spotrun.runs.open_run import open_run
-    from spotrun.runs.sweeps import sweep_named
+    from spotrun.runs.sweeps import sweep_meant
 
     only_one(json=as_json, csv=csv)
     if metric is not None and html is None:
         raise SpecInvalid(
             "--metric has an effect only on the HTML report", hint=f"use --html report.html --metric {metric}"
         )
-    if (sweep := sweep_named(run, store)) is not None:
+    if (sweep := sweep_meant(run, store)) is not None:
         _refuse_of_sweeps(sweep, {"--csv": csv, "--fail-if": fail_if is not None, "--html": html is not None})
         _show_sweep(sweep, as_json)
         return

@@ -64,12 +64,12 @@ def status(
     """List all runs, newest first."""
     from spotrun.address import DEFAULT_STORE
     from spotrun.runs.open_run import look_in
-    from spotrun.runs.sweeps import sweep_named
+    from spotrun.runs.sweeps import sweep_meant
 
     if watch and as_json:
         raise SpecInvalid("--watch and --json cannot be combined", hint="leave out one of them")
     runs, unreadable = look_in(store or DEFAULT_STORE)
-    sweep = None if name is None else sweep_named(name, store)
+    sweep = None if name is None else sweep_meant(name, store)
     trials = set[str]() if sweep is None else sweep.folders()
     named = _named(runs, name) if sweep is None else [run for run in runs if run.id in trials]
     damaged = [_unreadable_row(each) for each in unreadable if each.name.startswith(name or "")]

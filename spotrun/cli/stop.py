@@ -19,9 +19,9 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     from spotrun.report.unattended import left_alone
     from spotrun.runs.interrupts import request_stop
     from spotrun.runs.open_run import attended, run_to_change
-    from spotrun.runs.sweeps import sweep_named
+    from spotrun.runs.sweeps import sweep_meant
 
-    sweep = sweep_named(run, store)
+    sweep = sweep_meant(run, store)
     if sweep is not None:
         sweep.request_stop()
         asked = [each.id for each in sweep.stop_all()]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from itertools import takewhile
 from shlex import quote
+from typing import Any
 
 from msgspec.structs import replace
 
 from spotrun import address
-from spotrun.errors import RunNotFound, SpotrunError
+from spotrun.errors import RunNotFound, SpotrunError, StoreError, StoreUnavailable
 from spotrun.folder.sweep_record import SweepRecord, find_sweep, record_trial, replace_sweep, run_of_trial
 from spotrun.run.events import ResumeRequested, StopRequested
 from spotrun.run.state import RunState
@@ -57,12 +59,52 @@ class NamedSweep:
         return f"{said} `spotrun report {self.typed}` shows their results.{attend}"
 
     def run(self, number: int, role: str = "cli") -> OpenRun | None:
-        """Return the run of trial `number`; None if it has not begun, or was deleted."""
+        """
+        Return the run of trial `number`; None if it has not begun, or was deleted.
+
+        This is the run that the trial's record names. But another writer of the store can change the record. So if the
+        record names no known run, and a known run of this trial is not over, that run counts. If the record names no
+        run at all, a known run of this trial counts even if it is over.
+        """
+        recorded, trouble = None, None
+        try:
+            recorded = self._recorded(number, role)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            trouble = error
+        if recorded is not None and is_known(recorded):
+            return recorded
+        ours = self.known_runs(role, number)
+        if recorded is not None:
+            ours = [run for run in ours if run.ledger.refresh().terminal is None]
+        if not ours and trouble is not None:
+            raise trouble
+        return ours[-1] if ours else recorded
+
+    def _recorded(self, number: int, role: str) -> OpenRun | None:
+        """Return the run that the record of trial `number` names; None if there is no such run."""
         uid = run_of_trial(self.store, self.record, number)
         try:
-            return None if uid is None else self._open(self.record.folder_of(number, uid), role)
+            run = None if uid is None else self._open(self.record.folder_of(number, uid), role)
         except RunNotFound:
             return None
+        is_another = run is not None and self.record.recorded and run.created.sweep != self.record.name
+        return None if run is not None and is_another and is_known(run) else run
+
+    def known_runs(self, role: str = "cli", number: int | None = None) -> list[OpenRun]:
+        """
+        Return the known runs that were created for this sweep, or only those for trial `number`, oldest first. The
+        sweep's records are not needed to find them. Leave out the ended runs of an earlier sweep of this name.
+        """
+        trial = r"\d+" if number is None else str(number)
+        pattern = re.compile(f"{re.escape(self.record.name)}-{trial}-[0-9a-z]+", re.ASCII)
+        named = [folder for folder in persist(self.store.folders) if pattern.fullmatch(folder)]
+        found = [run for run in open_each(self.store, named)[0] if run.created.sweep == self.record.name]
+        ours = [self._open(run.id, role) for run in found if is_known(run)]
+        began_at = self.record.began_at
+        ours = [run for run in ours if run.created.clock_epoch >= began_at or run.ledger.refresh().terminal is None]
+        return sorted(ours, key=lambda run: run.created.clock_epoch)
 
     def _open(self, folder: str, role: str) -> OpenRun:
         return OpenRun(f"{self.store.uri}/{folder}", writer(role))
@@ -76,28 +118,13 @@ class NamedSweep:
         """
         if record_trial(self.store, self.record, number, run.created.uid):
             return
-        other = self.run(number)
+        other = self._recorded(number, "cli")
         if other is not None:
             raise SpotrunError(
                 f"another process has begun trial {number} of the sweep {self.record.name} as {other.id}",
                 hint=f"if that run is yours, let that process continue the sweep; `spotrun down {other.typed}` ends it",
             )
         record_trial(self.store, self.record, number, run.created.uid, anyway=True)
-
-    def cut_off(self, number: int, role: str) -> list[OpenRun]:
-        """
-        Find a run that was created for trial `number` but is missing from the sweep's records, because the command that
-        created it was killed too soon. Record this run, and return it in a list. The list is empty if there is no such
-        run of this user.
-        """
-        prefix = self.record.folder_of(number, "")
-        named = [folder for folder in persist(self.store.folders) if folder.startswith(prefix)]
-        for run in open_each(self.store, named)[0]:
-            is_of_sweep = run.created.sweep == self.record.name and run.created.clock_epoch >= self.record.began_at
-            if is_of_sweep and is_known(run):
-                self.begin(run, number)
-                return [self._open(run.id, role)]
-        return []
 
     def runs(self, role: str = "cli") -> list[OpenRun]:
         """
@@ -120,11 +147,22 @@ class NamedSweep:
         """
         self.keep(replace(self.record, stopped_by=who()))
 
+    def to_end(self) -> list[OpenRun]:
+        """
+        Return the runs to which `stop` and `down` apply: the known runs of the sweep, or all runs in its records if
+        none is known on this machine.
+        """
+        return self.known_runs() or self.runs()
+
     def stop_all(self) -> list[OpenRun]:
-        """Request each run that has not ended to stop, and return these runs."""
-        asked = [run for run in self.runs() if run.ledger.refresh().terminal is None]
-        for run in asked:
-            request_stop(run, self.with_all)
+        """
+        Request each run that has not ended to stop, and return these runs.
+
+        Raises:
+            SpotrunError: a run could not be asked; all others were.
+        """
+        asked = [run for run in self.to_end() if run.ledger.refresh().terminal is None]
+        for_each(asked, lambda run: request_stop(run, self.with_all))
         return asked
 
     @property
@@ -148,6 +186,23 @@ class NamedSweep:
             if stopped_by(run).endswith(self._with_all):
                 run.ledger.append(reopening)
         self.keep(replace(self.record, stopped_by=""))
+
+
+def for_each(runs: Sequence[OpenRun], act: Callable[[OpenRun], object]) -> None:
+    """
+    Call `act` for each run, even if it fails for some of them.
+
+    Raises:
+        SpotrunError: the first failure.
+    """
+    failures = list[SpotrunError]()
+    for run in runs:
+        try:
+            act(run)
+        except SpotrunError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def reopening(state: RunState) -> ResumeRequested | None:
@@ -181,3 +236,43 @@ def sweep_named(name: str, store: str | None) -> NamedSweep | None:
     opened = open_store(folder)
     record = find_sweep(opened, name)
     return None if record is None else NamedSweep(opened, record)
+
+
+def sweep_meant(name: str, store: str | None) -> NamedSweep | None:
+    """
+    Return the sweep that `name` stands for in a command; None if it stands for a run, or for nothing.
+
+    Another writer of the store can put a sweep's record there that has the name of a run of this user, and can
+    overwrite the record of a sweep. So runs that are known on this machine decide. If known runs were created for a
+    sweep of this name, the name stands for the sweep, even if its record cannot be read. Otherwise, it stands for a
+    known run of this name, if there is one.
+
+    Raises:
+        StoreError: as in `sweep_named`, unless known runs show what is meant.
+    """
+    found, trouble = None, None
+    try:
+        found = sweep_named(name, store)
+    except StoreUnavailable:
+        raise
+    except StoreError as error:
+        trouble = error
+    folder = store or default_store()
+    if not re.fullmatch(NAME_PATTERN, name, re.ASCII) or absent(folder):
+        return found
+    opened = open_store(folder)
+    by_runs = found or NamedSweep(opened, SweepRecord(name=name, trials=0, recorded=True, **_UNREAD))
+    if by_runs.known_runs():
+        return by_runs
+    if found is None and trouble is None:
+        return None
+    same_name = [each for each in persist(opened.folders) if each.rpartition("-")[0] == name]
+    if any(is_known(run) for run in open_each(opened, same_name)[0]):
+        return None
+    if trouble is not None:
+        raise trouble
+    return found
+
+
+_UNREAD: dict[str, Any] = {"uid": "", "began_at": datetime.fromtimestamp(0, UTC), "time_scale": 1.0, "wanted": {}}
+"""The values of a sweep whose record is missing or cannot be read."""

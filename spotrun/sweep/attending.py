@@ -447,7 +447,7 @@ class Sweeping:
         if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
             return False
         self._looked_s = time.monotonic()
-        with contextlib.suppress(StoreUnavailable):
+        with contextlib.suppress(StoreError):  # the record may be damaged; all else of it is known here
             found = find_sweep(self._sweep.store, self._record_name)
             if found is not None and found.stopped_by:
                 self._sweep.record = replace(self._sweep.record, stopped_by=found.stopped_by)

@@ -116,7 +116,8 @@ def attended(
             sweep = _created(asked, wish, deadline_s, in_place_of=sweep)
         else:
             _carry_on(sweep, runs, asked, wish, deadline_s)
-            runs += sweep.cut_off(len(runs) + 1, "runner")
+            for number, run in enumerate(runs, 1):
+                sweep.begin(run, number)  # it has no record if the command that created it was killed too soon
         outcome = None if detach else _attended(Sweeping(sweep, asked.wanted, runs), background=background)
     if outcome is None:
         _leave_behind(sweep)

@@ -29,7 +29,8 @@ from spotrun.errors import CloudError
 from spotrun.folder.ledger import key_of
 from spotrun.run import events as ev
 from spotrun.runner.creation import prepare_run
-from spotrun.runs.open_run import OpenRun, open_run
+from spotrun.runs.known import create_known
+from spotrun.runs.open_run import OpenRun
 from spotrun.spec.file import load_spec
 from tests.support.aws_launches import CONFIG, request
 from tests.support.called_spotrun import Said, Spotrun
@@ -72,7 +73,7 @@ def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
-    run = open_run(prepare_run(load_spec(job), "a test").create(), None)
+    run = create_known(prepare_run(load_spec(job), "a test"))
     asked = request(cloud)
     account.identify(run.created.uid)
     orphan = cloud.launch(replace(asked, run_uid=run.created.uid, token=f"{run.created.uid}-7"))
@@ -99,6 +100,20 @@ def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
     assert [each["Name"] for each in schedules] == [strangers.token]
 
 
+def test_run_of_another_writer_with_the_uid_of_a_run_elsewhere_ends_no_instance(
+    cloud: AwsDriver, tmp_path: Path, reap: Reap
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
+    elsewhere = cloud.launch(request(cloud))
+    planted = OpenRun(prepare_run(load_spec(job), "theirs", uid=elsewhere.run_uid).create(), "theirs")
+    planted.ledger.append(lambda _: ev.StopRequested(by="theirs"))
+    ended, _, doubtful = reap(f"{tmp_path}/runs").partition("instances that no ledger names")
+    assert elsewhere.instance_id not in ended
+    assert elsewhere.instance_id in doubtful
+    assert [each.alive for each in cloud.instances()] == [True]
+
+
 def run_on_aws(folder: Path, name: str, store: str) -> OpenRun:
     """Its store is not tried out: sixteen writers race in a trial, and all these runs are of one store."""
     job = folder / f"{name}.yaml"
@@ -106,7 +121,7 @@ def run_on_aws(folder: Path, name: str, store: str) -> OpenRun:
     job.write_text(
         f"run: 'true'\nresources: {{cloud: aws}}\naws: {{regions: [{regions}]}}\ncheckpoint: {{uri: '{store}'}}\n"
     )
-    return open_run(prepare_run(load_spec(job), "a test", shared=True).create(), None)
+    return create_known(prepare_run(load_spec(job), "a test", shared=True))
 
 
 def launched_in(region: str, run_uid: str) -> Any:
@@ -122,7 +137,7 @@ def orphan_in(region: str, folder: Path) -> Any:
     """An instance of a run of the store in `folder` that has not asked for any."""
     job = folder / f"{region}.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {folder}/runs}}\n")
-    return launched_in(region, open_run(prepare_run(load_spec(job), "a test").create(), None).created.uid)
+    return launched_in(region, create_known(prepare_run(load_spec(job), "a test")).created.uid)
 
 
 def test_orphans_are_ended_in_each_region_that_is_named(
@@ -188,7 +203,7 @@ def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(
 ) -> None:
     store, job = f"{tmp_path}/runs", tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {store}}}\n")
-    runs = {name: open_run(prepare_run(load_spec(job), "a test").create(), None) for name in ("changed", "over")}
+    runs = {name: create_known(prepare_run(load_spec(job), "a test")) for name in ("changed", "over")}
     for run in runs.values():
         account.identify(run.created.uid)
         run.ledger.append(lambda _: ev.RunStopped(reason="a test"))
@@ -215,7 +230,7 @@ def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
-    run = open_run(prepare_run(load_spec(job), "a test").create(), None)
+    run = create_known(prepare_run(load_spec(job), "a test"))
     account.identify(run.created.uid)
     asked = request(cloud)
     tokens = [f"{run.created.uid}-{number}" for number in (7, 8)]

@@ -15,7 +15,8 @@ from spotrun.clouds.gcp.driver import GcpDriver
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.run import events as ev
 from spotrun.runner.creation import prepare_run
-from spotrun.runs.open_run import OpenRun, open_run
+from spotrun.runs.known import create_known
+from spotrun.runs.open_run import OpenRun
 from spotrun.spec.file import load_spec
 from tests.support.gce_calls import wished
 from tests.support.gce_launches import CONFIG, offered, reach, request
@@ -43,7 +44,7 @@ def gce(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def run_in(folder: Path, name: str) -> OpenRun:
     job = folder / f"{name}.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {folder}/runs}}\n")
-    return open_run(prepare_run(load_spec(job), "a test").create(), None)
+    return create_known(prepare_run(load_spec(job), "a test"))
 
 
 def reaped(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:

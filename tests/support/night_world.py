@@ -502,7 +502,7 @@ class NightWorld:
             if launch.recorded is None or launch.recorded.instance_id not in self.account.alive or not launch.open:
                 continue
             named = launch.number, launch.recorded.instance_id
-            store = opening.open_store(f"{self.store}/{NAME}-{uid}")
+            store = opening.open_store(f"{self.store}/{self.folder_of(uid)}")
             agent = self._agents.setdefault(named[1], Agent(ledger, store, self.clock, script, named))
             if not agent.act():
                 self.account.power_off(agent.instance_id)
@@ -538,10 +538,13 @@ class NightWorld:
         there = self._objects.objects
         return sorted(name.rpartition("-")[2] for name in names if f"runs/{name}/ledger/00000000.json" in there)
 
+    def folder_of(self, uid: str) -> str:
+        return f"{NAME}-{uid}"
+
     def ledger(self, uid: str) -> Ledger | None:
         if uid not in self._ledgers:
-            store = opening.open_store(f"{self.store}/{NAME}-{uid}")
-            if f"runs/{NAME}-{uid}/ledger/00000000.json" not in self._objects.objects:
+            store = opening.open_store(f"{self.store}/{self.folder_of(uid)}")
+            if f"runs/{self.folder_of(uid)}/ledger/00000000.json" not in self._objects.objects:
                 return None
             self._ledgers[uid] = Ledger(store, uid, "agent", self.clock, retry_for_s=0)
         return self._ledgers[uid]

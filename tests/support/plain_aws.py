@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from types import SimpleNamespace
@@ -336,8 +336,9 @@ class _Ec2:
     def describe_images(self, **_: Any) -> Row:
         return {"Images": [{"State": "available"}]}
 
-    def describe_instances(self, **_: Any) -> Row:
-        return {"Reservations": [{"Instances": self._account.listed()}]}
+    def describe_instances(self, Filters: Sequence[Row] = (), **_: Any) -> Row:
+        found = [row for row in self._account.listed() if all(_passes(row, each) for each in Filters)]
+        return {"Reservations": [{"Instances": found}]}
 
     def describe_spot_instance_requests(self, **_: Any) -> Row:
         charges = self._account.charges
@@ -464,6 +465,13 @@ class _Iam:
 
     def list_roles(self) -> Row:
         return {"Roles": [{"RoleName": name} for name in self.roles]}
+
+
+def _passes(row: Row, asked: Row) -> bool:
+    """Whether an instance is one that this filter of DescribeInstances asks for."""
+    tags, name, values = {tag["Key"]: tag["Value"] for tag in row["Tags"]}, asked["Name"], asked["Values"]
+    found = {"instance-id": [row["InstanceId"]], "tag-key": [*tags]}.get(name, [tags.get(name.removeprefix("tag:"))])
+    return not {*found}.isdisjoint(values)
 
 
 def _known(things: dict[str, Any], name: str) -> Any:

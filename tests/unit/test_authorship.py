@@ -23,6 +23,7 @@ from spotrun.runner.runner import Runner
 from spotrun.store.local import LocalStore
 from spotrun.store.port import Store
 from tests.batteries.attacked_world import AttackedWorld
+from tests.batteries.planted_world import PlantedWorld
 from tests.support.called_spotrun import Spotrun
 from tests.support.decisions import spec
 from tests.support.histories import START, History
@@ -255,6 +256,15 @@ def test_a_node_that_was_taken_over_neither_spends_nor_ends_nor_undoes(seed: int
 @pytest.mark.parametrize("seed", [1, 3, 4, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (0, 2, 5))])
 def test_a_member_of_a_gang_that_was_taken_over_neither_spends_nor_ends_nor_undoes(seed: int) -> None:
     AttackedWorld(seed, budget_usd=Decimal(18), size=3).attack()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", [1, 3, 6, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (0, 4, 32))])
+def test_writer_of_the_store_rents_runs_ends_and_silences_nothing(
+    seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`make battery NAME=attacks` does this for 10,000 seeds."""
+    PlantedWorld(monkeypatch, tmp_path, seed).live()
 
 
 def test_the_attack_is_real() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -191,14 +191,12 @@ def test_trial_of_a_killed_command_is_found_and_one_that_looks_alike_is_not(
 ) -> None:
     theirs = trial_of_another(spec, "aaaaaaaaaa")
     prepare_run(theirs, "theirs", uid="aaaaaaaaaa", part_of="sweep net").create()
-    assert named(spec).cut_off(1, "cli") == []
+    assert named(spec).run(1) is None
     with monkeypatch.context() as patch:
         patch.setattr(NamedSweep, "begin", lambda *_: (_ for _ in ()).throw(StoreUnavailable("killed here")))
         assert not sweep._begin(FIRST, None)
-    assert named(spec).runs() == []
-    (found,) = named(spec).cut_off(1, "cli")
+    (found,) = named(spec).runs()
     assert found.created.uid != "aaaaaaaaaa"
-    assert [run.id for run in named(spec).runs()] == [found.id]
 
 
 def test_sweep_takes_no_more_than_a_stop_from_its_record(sweep: Sweeping, spec: RunSpec) -> None:
@@ -216,6 +214,63 @@ def test_sweep_whose_record_was_put_there_before_asks_as_a_new_one_does(
     said = spotrun("sweep", job, *RIGHT)
     assert said.code == 2, "there is no terminal to ask on"
     assert "net: 2 trials" in said.out
+
+
+SPOILED = {
+    "another run": ("sweeps/net/{}/1", b'{"run": "aaaaaaaaaa"}'),
+    "no run": ("sweeps/net/{}/1", b"noise"),
+    "no sweep": ("sweeps/net.json", b"noise"),
+}
+
+
+@pytest.mark.parametrize("verb", ["stop", "down"])
+@pytest.mark.parametrize("spoiled", SPOILED)
+def test_sweep_is_stopped_and_ended_whatever_another_writer_has_put_in_place_of_its_records(
+    spoiled: str, verb: str, sweep: Sweeping, spec: RunSpec, attended: list[str], spotrun: Spotrun
+) -> None:
+    assert sweep._begin(FIRST, None)
+    key, data = SPOILED[spoiled]
+    named(spec).store.put(key.format(named(spec).record.uid), data)
+    assert spotrun(verb, "net", *["-y"] * (verb == "down")).code == 0
+    assert open_run(attended[0], spec.checkpoint.uri).ledger.refresh().stop_requested
+
+
+def test_trial_whose_key_was_overwritten_keeps_no_other_from_its_end(
+    sweep: Sweeping, spec: RunSpec, attended: list[str], spotrun: Spotrun
+) -> None:
+    store = named(spec).store
+    assert sweep._begin(FIRST, None)
+    assert sweep._begin(replace(FIRST, number=2), None)
+    (key,) = store.list(f"keys/{attended[0].rpartition('-')[2]}")
+    store.put(key.key, b"noise")
+    said = spotrun("down", "net", "-y")
+    assert said.code != 0
+    assert "is not the key of this run" in said.err
+    assert open_run(attended[1], spec.checkpoint.uri).ledger.refresh().terminal is not None
+
+
+def test_trial_that_goes_on_does_not_begin_again_when_its_record_is_gone(
+    sweep: Sweeping, spec: RunSpec, attended: list[str], spotrun: Spotrun, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sweep._begin(FIRST, None)
+    replace_sweep(named(spec).store, replace(named(spec).record, uid="0" * 16, began_at=datetime.now(UTC)))
+    monkeypatch.setattr(sweep_start, "_attended", lambda *_, **__: sweep_start.Outcome(None, None))
+    assert spotrun("sweep", job, *RIGHT, "-y").code == 0
+    assert [run.id for run in named(spec).runs()] == attended
+    assert record_trial(named(spec).store, named(spec).record, 1, attended[0].rpartition("-")[2]), (
+        "it is recorded again"
+    )
+
+
+def test_sweep_that_was_put_there_with_the_name_of_a_run_is_not_stopped_in_its_place(
+    spec: RunSpec, spotrun: Spotrun
+) -> None:
+    run = create_known(prepare_run(spec, "test"))
+    theirs = SweepRecord(name="net", uid="0" * 16, began_at=START, time_scale=1.0, trials=2, wanted={}, recorded=True)
+    assert create_sweep(open_store(spec.checkpoint.uri), theirs)
+    assert run.id in spotrun("status", "net").out
+    assert spotrun("stop", "net").code == 0
+    assert run.ledger.refresh().stop_requested
 
 
 def test_runs_of_an_earlier_versions_sweep_are_found_by_its_uid(spec: RunSpec, runs: Path) -> None:
