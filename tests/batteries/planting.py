@@ -34,10 +34,6 @@ ENDS: tuple[tuple[Callable[[History], object], ...], ...] = (
 )
 """How far a run has come that the stranger puts there."""
 
-TAKES_NAMES = False
-"""Row 11 of issue 40: true once `tick`, `stop` and `down` tell an owner's run from copies and from runs of its name."""
-
-
 class Stranger:
     """
     `objects` are those of the store, `names` the words by which the owner names runs, sweeps and nights, `own` the
@@ -58,8 +54,6 @@ class Stranger:
         self.spoiled: set[str] = set()
         """The runs whose keys were overwritten."""
         self.did: list[str] = []
-        self.takes_names = TAKES_NAMES
-        """True if the runs that it puts there have names and uids of the owner's runs."""
 
     def plant(self) -> None:
         acts = (self._run, self._run, self._copy, self._copy, self._key, self._night, self._sweep, self._trial)
@@ -86,8 +80,8 @@ class Stranger:
     def _run(self) -> None:
         """Put a run of the stranger's own there, with a key and signed entries."""
         random, uid = self._random, self._uid()
-        name = self._name() if self.takes_names else "evil"
-        if f"{name}-{uid}" in self._folders or (uid in self._own and not self.takes_names):
+        name = self._name()
+        if f"{name}-{uid}" in self._folders:
             return
         like = random.choice([None, *self._own.values()])
         key = OwnersKey(random.getrandbits(32))
@@ -113,7 +107,7 @@ class Stranger:
 
     def _copy(self) -> None:
         """Copy a run of the owner's: whole or cut, as it is or with the folder's name in its entry 0."""
-        if not self._own or not self.takes_names:
+        if not self._own:
             return
         random, (uid, created) = self._random, self._random.choice([*self._own.items()])
         name, source = self._name(), f"runs/{created.name}-{uid}/"
