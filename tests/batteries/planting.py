@@ -34,6 +34,7 @@ ENDS: tuple[tuple[Callable[[History], object], ...], ...] = (
 )
 """How far a run has come that the stranger puts there."""
 
+
 class Stranger:
     """
     `objects` are those of the store, `names` the words by which the owner names runs, sweeps and nights, `own` the
