@@ -1,7 +1,7 @@
 # make demo    train examples/resnet50.yaml, fitted to this machine, through interruptions on the local cloud (nothing is rented)
 # make help    this list
 # make quick   what needs no server, no training and no kill: run it after each edit (a minute on 2 idle cores)
-# make test    everything that has to hold: run it before each push (20 minutes on 2 cores)
+# make test    everything that has to hold: run it before each push (18 minutes on 2 cores)
 # make nightly the same by every way and for every case, and prints its time; make shares measures the budgets of make test
 # make battery  lists the batteries: what each proves, how long it takes, its last result; make battery NAME=chaos runs one
 # make night-notices  how soon the function of a night answers an interruption warning, on EC2 that is on this machine (as root; ten minutes)
@@ -48,11 +48,11 @@ help:
 # Each pytest worker computes on one core: two of them with two threads each would mostly wait for one another.
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
-# Where processes run, much of the time is waiting, for deadlines and polls: a third worker computes meanwhile.
+# Where processes run, much of the time is waiting, for deadlines and polls: further workers compute meanwhile.
 quick test nightly shares battery: export PYTHONDONTWRITEBYTECODE :=
 quick test nightly shares: export OMP_NUM_THREADS ?= 1
 quick: WORKERS ?= 2
-test nightly shares: WORKERS ?= 3
+test nightly shares: WORKERS ?= 4
 TESTS = .venv/bin/python -m pytest $(addprefix -p tests.plugins.,processor_time forked unchanged warm) --forks $(WORKERS)
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
