@@ -89,8 +89,10 @@ class NamedSweep:
             run = None if uid is None else self._open(self.record.folder_of(number, uid), role)
         except RunNotFound:
             return None
-        is_another = run is not None and self.record.recorded and run.created.sweep != self.record.name
-        return None if run is not None and is_another and is_known(run) else run
+        if run is None:
+            return None
+        is_of_another = self.record.recorded and run.created.sweep != self.record.name
+        return None if is_of_another and is_known(run) else run
 
     def known_runs(self, role: str = "cli", number: int | None = None) -> list[OpenRun]:
         """

@@ -44,14 +44,14 @@ AT_IMPORT = frozenset(
     {"SPOTRUN_BEGUN_AFTER_S", "SPOTRUN_HANG_FLOOR_S", "SPOTRUN_REST_FLOOR_S", "SPOTRUN_ROOM_WITHIN_S"}
 )
 """What modules of spotrun read when they are imported. Each set of values has a server."""
-OF_TRAINERS = ("PYTHONFAULTHANDLER", "PYTHONHASHSEED", "PYTHONUNBUFFERED")
-"""What an agent sets for its trainers. All scripts of a server have the same order of sets, that of the server."""
+SET_BY_AGENTS = ("PYTHONFAULTHANDLER", "PYTHONHASHSEED", "PYTHONUNBUFFERED")
+"""Variables that an agent sets for its trainers. All scripts of a server share the server's order of sets."""
 PR_SET_CHILD_SUBREAPER = 36
 Preexec = Callable[[], object] | None
 
 
 class Program(NamedTuple):
-    """What a Python runs: `python -m name arguments`, `python -P -m …` if `safe_path`, or `python name arguments`."""
+    """A module (`python -m name arguments`, with -P if `safe_path`), or a script (`python name arguments`)."""
 
     name: str
     is_module: bool
@@ -99,7 +99,7 @@ def is_usual(environment: Mapping[str, str], program: Program) -> bool:
         return paths <= {ROOT} and _of_python(environment) == USUAL
     if FILE_VARIABLE in environment:
         return False
-    return paths <= {ROOT, AUTOLOAD} and _of_python(environment, OF_TRAINERS) == _of_python(USUAL, OF_TRAINERS)
+    return paths <= {ROOT, AUTOLOAD} and _of_python(environment, SET_BY_AGENTS) == _of_python(USUAL, SET_BY_AGENTS)
 
 
 def _of_python(environment: Mapping[str, str], but: Sequence[str] = ()) -> dict[str, str]:

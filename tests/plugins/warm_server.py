@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import array
 import atexit
-import builtins
 import contextlib
 import ctypes
 import faulthandler
@@ -47,8 +46,8 @@ ROOMS = (
 """The packages of spotrun that are imported, with all their modules but `MODULES` and `RARE`."""
 RARE = frozenset({"spotrun.checkpoint.accelerator", "spotrun.store.gcs", "spotrun.store.s3"})
 """These import a cloud's client, which few processes do, or torch."""
-OF_TRAINERS = ("pytorch_lightning", "spotrun.lightning.callback")
-"""What a trainer imports, after tests/support/jobs/fast_imports.py. Other processes do not see these modules."""
+IMPORTED_BY_TRAINERS = ("pytorch_lightning", "spotrun.lightning.callback")
+"""Modules that trainers import after tests/support/jobs/fast_imports.py. Other processes do not see them."""
 _FD_BYTES = array.array("i").itemsize
 _FDS_MAX = 16
 
@@ -78,7 +77,7 @@ def _fill(start: int, end: int, texts: Iterable[str]) -> None:
 
 shown = Shown()
 hidden: dict[str, ModuleType] = {}
-"""What trainers import, by the names of the modules. Other processes do not have them, unless they import one."""
+"""Modules that trainers import, by their names. Other processes do not have them, unless they import one."""
 
 
 class Reveals:
@@ -133,7 +132,7 @@ def _import() -> None:
 def _import_for_trainers() -> None:
     before = set(sys.modules)
     sys.path.insert(0, str(JOBS))
-    for name in ("fast_imports", *OF_TRAINERS):
+    for name in ("fast_imports", *IMPORTED_BY_TRAINERS):
         importlib.import_module(name)
     del sys.path[0]
     for name in set(sys.modules) - before:
@@ -285,7 +284,6 @@ def _run_script(path: str) -> None:
         importlib.import_module("sitecustomize")
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = path
-    main.__builtins__ = builtins
     exec(compile(Path(path).read_bytes(), path, "exec"), vars(main))
 
 
