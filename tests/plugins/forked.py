@@ -49,6 +49,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         reporter.showfspath = False  # the reports of several files come in turn
     gc.collect()
     gc.freeze()  # so that a collection does not copy the memory that the processes share
+    gc.set_threshold(100_000, 50, 100)
     sys.stdout.flush()
     children = dict(_fork(session, files, _in_order(queues, process)) for process in range(count))
     for queue in queues:
