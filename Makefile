@@ -11,6 +11,7 @@
 # make picture   the pictures of a terminal and of a report for README and guide, from a demo run
 # make dist    wheel and source distribution of the last commit in dist/, the same bytes whenever and wherever they are built
 # make docs    the pages of docs/ as a site in build/site, with all links checked; make reference rewrites the generated ones
+# make audit   looks up known vulnerabilities of what is locked, at api.osv.dev
 # make install .venv with spotrun in it, and what the demo trains with; make clean takes all of it away
 # make lock    what make and instances install, written down anew after a change of pyproject.toml, with the digest of each
 #              wheel; make lock LOCK_ARGS=--upgrade takes the newest versions, LOCK_ARGS='-P NAME' that of one package
@@ -23,6 +24,7 @@ PYTEST_ARGS ?=
 CHECKPOINT_ARGS ?=
 NIGHT_NOTICES_ARGS ?=
 LOCK_ARGS ?=
+AUDIT_ARGS ?=
 
 PIP := .venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-script-location
 LOCKED := $(PIP) --require-hashes --no-deps --only-binary :all:
@@ -36,7 +38,7 @@ MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
 .PHONY: help demo quick test nightly shares battery night-notices function interruptions checkpoint-benchmark downtime picture docs reference \
-	browser dist install dev lock lint types clean moved
+	browser dist install dev lock audit lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py
@@ -131,6 +133,16 @@ downtime: .venv/.installed-dev
 
 dist: .venv/.installed-dev
 	@.venv/bin/python -m tests.support.dist dist
+
+# One lock at a time: pip-audit refuses a package that two files have. The database has PyPA's and GitHub's advisories.
+audit:
+	@$(PYTHON) -m venv build/audit
+	@build/audit/bin/python -m pip --disable-pip-version-check install -qq pip-audit
+	@date -u '+looked up on %Y-%m-%d:'
+	@status=0; for lock in spotrun/boot/*.txt locks/*.txt; do \
+		echo "$$lock"; \
+		build/audit/bin/pip-audit --disable-pip --strict --progress-spinner off -s osv -r "$$lock" $(AUDIT_ARGS) || status=1; \
+	done; exit $$status
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .

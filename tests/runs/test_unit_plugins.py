@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.processor_time import ProcessTree, compare
-from tests.plugins.warm import AT_IMPORT, AUTOLOAD, Program, Servers, Start, is_usual, program_of
+from tests.plugins.warm import AT_IMPORT, AUTOLOAD, ROOM, Program, Servers, Start, is_usual, program_of
 from tests.support.eventually import eventually
 from tests.support.repository import ROOT
 from tests.support.sandbox import environment_of
@@ -225,6 +225,28 @@ def test_servers_run_agents_and_the_trainers_that_they_start() -> None:
     assert trainer == Program("quick.py", False, False, ["--epochs", "2"])
     assert trainer.command == [sys.executable, "quick.py", "--epochs", "2"]
     assert is_usual({**os.environ, "PYTHONPATH": str(AUTOLOAD), "PYTHONHASHSEED": "3"}, trainer)
+
+
+AGENT = """
+import os, subprocess, sys
+from types import ModuleType
+from tests.plugins import warm, warm_server
+
+warm_server.hidden["made_up"] = ModuleType("made_up")
+warm.intercept(warm_server.start)
+del os.environ["SPOTRUN_TESTS_ROOM"]  # that room is for the trainer's variables
+trainer = subprocess.Popen([sys.executable, "quick.py"], stdout=subprocess.PIPE, text=True)
+print(trainer.stdout.read().split() == [str(os.getpid()), "made_up"], trainer.wait())
+"""
+"""Starts a trainer as an agent does that has the imports of trainers. The trainer ends with exit code 7."""
+
+
+def test_forked_trainer_is_a_child_of_its_agent_which_learns_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "quick.py").write_text("import os, made_up; print(os.getppid(), made_up.__name__); raise SystemExit(7)")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPOTRUN_TESTS_ROOM": ROOM}
+    words = [sys.executable, "-c", AGENT, ROOM]
+    result = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout == "True 7\n"
 
 
 def test_each_setting_that_an_import_reads_has_a_server_of_its_own() -> None:
