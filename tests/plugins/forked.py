@@ -37,6 +37,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--forks", type=int, default=1, help="Run the tests in this many processes.")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect the tests without looking for garbage. What is imported stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     count = session.config.getoption("--forks")
     if count < 2 or session.config.option.collectonly or session.testsfailed:  # a file could not be collected

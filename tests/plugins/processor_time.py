@@ -117,10 +117,10 @@ class _Measures:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        before_s, limit_s = self._tree.used_s(), item.config.getoption("--cpu-max")
+        limit_s = item.config.getoption("--cpu-max")
+        before_s = self._tree.used_s() if limit_s else 0.0
         yield
-        used_s = self._tree.used_s() - before_s
-        if limit_s and used_s > limit_s:
+        if limit_s and (used_s := self._tree.used_s() - before_s) > limit_s:
             pytest.fail(
                 f"{used_s:.2f} s of processor time, {limit_s} s are allowed: mark it exhaustive, or make it cheap"
             )

@@ -106,10 +106,13 @@ def reveal() -> None:
 
 def main(address: str) -> None:
     signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the process of tests, whose end is the server's
+    gc.disable()  # what is imported stays
     _import()
     _import_for_trainers()
     gc.collect()
     gc.freeze()  # a collection in a fork would copy what it looks at
+    gc.set_threshold(100_000, 50, 100)
+    gc.enable()
     intercept(start)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + address)

@@ -61,14 +61,18 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freezing, "SMALL_BYTES", 100)
 
 
-@pytest.fixture(autouse=True)
-def _no_older_objects() -> Iterator[None]:
-    """What is open is looked for among all objects of Python. Torch alone has hundreds of thousands of them."""
+@pytest.fixture(scope="module", autouse=True)
+def _frozen() -> Iterator[None]:
     was_frozen = gc.get_freeze_count()
-    gc.freeze()
     yield
     if not was_frozen:  # all of it: what make quick has frozen would be gone through by each later collection
         gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _no_older_objects(_frozen: None) -> None:
+    """What is open is looked for among all objects of Python. Torch alone has hundreds of thousands of them."""
+    gc.freeze()
 
 
 def sent(frozen: Frozen) -> Any:

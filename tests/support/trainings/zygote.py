@@ -68,10 +68,12 @@ def _answer(request: dict, sock: socket.socket) -> int:
 
 
 def _import(modules: Iterable[str]) -> None:
+    gc.disable()  # what is imported stays
     for module in modules:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # what was imported is not looked at again in each fork
+    gc.enable()
 
 
 def _fork(request: dict, sock: socket.socket) -> int:
