@@ -40,6 +40,7 @@ def test_a_forecast_of_a_little_is_not_shown_as_nothing(usd: float, text: str) -
     assert forecast.usd(usd) == text
 
 
+@settings(max_examples=50)
 @given(
     st.integers(1, 5).flatmap(lambda n: st.lists(st.lists(amounts, min_size=n, max_size=n), min_size=1, max_size=12))
 )

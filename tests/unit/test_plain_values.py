@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotrun.checkpoint import layout
@@ -27,6 +27,7 @@ values = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(values)
 def test_with_and_without_msgspec_the_values_are_the_same(value: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
