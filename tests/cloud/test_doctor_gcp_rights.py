@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.clouds.gcp import right_checks as rights
+from spotrun.clouds.gcp.account_checks import ACT_AS
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.doctor import GcpDoctor
 from spotrun.clouds.gcp.driver import GcpDriver
@@ -105,9 +106,13 @@ def test_doctor_checks_the_permissions_that_the_roles_grant() -> None:
 
 
 def test_runs_that_share_an_account_need_fewer_rights(account: GcpAccount, clock: ManualClock) -> None:
-    account.allowed -= {"iam.serviceAccounts.create", "iam.serviceAccounts.delete", *rights.FOR_FOLDERS}
+    account.allowed -= {ACT_AS, "iam.serviceAccounts.create", "iam.serviceAccounts.delete", *rights.FOR_FOLDERS}
     email = SHARED
     account.iam.accounts[email] = {"email": email, "name": f"projects/acme-training/serviceAccounts/{email}"}
+    (told,) = [each for each in findings(clock, SHARED) if each.verdict is Verdict.FAILED]
+    assert told.detail == f"you are not allowed to attach {SHARED} to instances: this requires {ACT_AS}"
+    assert f"add-iam-policy-binding {SHARED} --role=roles/iam.serviceAccountUser" in told.hint
+    account.allowed_on_accounts.add(ACT_AS)
     assert [each for each in findings(clock, SHARED) if each.verdict is Verdict.FAILED] == []
     assert [each for each in findings(clock) if each.verdict is Verdict.FAILED]
 

@@ -44,7 +44,8 @@ METHODS: Mapping[str, str] = {
         zones.get zones.list""",
     "iam.v1": """
         projects.serviceAccounts.create projects.serviceAccounts.delete projects.serviceAccounts.get
-        projects.serviceAccounts.getIamPolicy projects.serviceAccounts.list""",
+        projects.serviceAccounts.getIamPolicy projects.serviceAccounts.list
+        projects.serviceAccounts.testIamPermissions""",
     "iamcredentials.v1": "projects.serviceAccounts.generateIdToken",
     "run.v2": """
         projects.locations.services.delete projects.locations.services.get projects.locations.services.patch""",

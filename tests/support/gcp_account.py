@@ -27,19 +27,21 @@ STORE = f"gs://{BUCKET}/runs"
 
 class GcpAccount(GoogleServer):
     """
-    `allowed` are the permissions of the caller, by infra/gcp those of a runner. `grants` are those of the project's
-    policy.
+    `allowed` are the permissions of the caller, by infra/gcp those of a runner, and `allowed_on_accounts` those that
+    the policies of service accounts add. `grants` are those of the project's policy.
     """
 
     def __init__(self, clock: Now) -> None:
         super().__init__(clock)
         self.allowed = {*permissions(*RUNNER_ROLES)}
+        self.allowed_on_accounts = set[str]()
         self.grants: list[Json] = []
         self.permits = lambda _, permission: permission in self.allowed
         self.handlers |= {
             "compute.instances.testIamPermissions": self._granted_on_instance,
             "cloudresourcemanager.projects.getIamPolicy": lambda _: {"version": 3, "bindings": self.grants},
             "cloudresourcemanager.projects.testIamPermissions": self._granted,
+            "iam.projects.serviceAccounts.testIamPermissions": self._granted_on_account,
             "storage.buckets.testIamPermissions": self._granted_in_bucket,
         }
         self.login = AnsweringServer(Answer(body={"email": ADA, "expires_in": 3599}))
@@ -66,6 +68,9 @@ class GcpAccount(GoogleServer):
         holds_here = holds(conditions()["spotrunEnd"]["expression"], instance)
         granted = self.allowed if holds_here else self.allowed - UNDER_CONDITION
         return _answered({*asked.body["permissions"]} & granted)
+
+    def _granted_on_account(self, asked: Asked) -> Json:
+        return _answered({*asked.body["permissions"]} & (self.allowed | self.allowed_on_accounts))
 
     def _granted_in_bucket(self, asked: Asked) -> Json:
         self.handlers["storage.buckets.get"](asked)

@@ -39,6 +39,7 @@ ALWAYS: Mapping[str, tuple[str, ...]] = {
     "iam.projects.serviceAccounts.delete": ("iam.serviceAccounts.delete",),
     "iam.projects.serviceAccounts.get": ("iam.serviceAccounts.get",),
     "iam.projects.serviceAccounts.list": ("iam.serviceAccounts.list",),
+    "iam.projects.serviceAccounts.testIamPermissions": (),
     "secretmanager.projects.secrets.versions.get": ("secretmanager.versions.get",),
     "storage.buckets.get": ("storage.buckets.get",),
     "storage.buckets.getIamPolicy": ("storage.buckets.getIamPolicy",),

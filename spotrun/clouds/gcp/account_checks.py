@@ -22,6 +22,8 @@ OF_IAP = frozenset(("35.235.240.0/20",))
 The addresses of Identity-Aware Proxy. The proxy checks the caller before it connects:
 https://cloud.google.com/iap/docs/using-tcp-forwarding
 """
+ACT_AS = "iam.serviceAccounts.actAs"
+"""The permission to attach a service account to an instance. It can be granted in a project, or on one account."""
 _ACCOUNT = "serviceAccount:"
 
 
@@ -139,6 +141,16 @@ def require_account(google: Google, email: str) -> None:
         what = f"there is no service account {email}, or you are not allowed to see it"
         key = ("gcp", "service_account")
         raise IdentityUnknown(what, hint="check gcp.service_account, or leave it out", key=key) from error
+
+
+def may_act_as(google: Google, email: str) -> bool:
+    """
+    Return True if the caller may attach a service account to instances:
+    https://cloud.google.com/iam/docs/reference/rest/v1/projects.serviceAccounts/testIamPermissions
+    """
+    path = f"v1/projects/-/serviceAccounts/{quote(email)}:testIamPermissions"
+    answer = google.ask(f"say what you may do with {email}", Call(IAM, "POST", path, body={"permissions": [ACT_AS]}))
+    return ACT_AS in answer.get("permissions", ())
 
 
 def roles_of_accounts(google: Google, project: str) -> dict[str, set[str]]:

@@ -34,7 +34,7 @@ from spotrun.clouds.gcp.secret_checks import secret_findings
 from spotrun.clouds.gcp.surroundings import find_image, find_subnetwork, no_such_region
 from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.clouds.identity_trial import DENIED_WITHIN, Settling, trial_identity
-from spotrun.doctor.finding import Finding, Refusal, Step, findings_of, findings_of_steps, ok, unknown, warned
+from spotrun.doctor.finding import Finding, Refusal, Step, failed, findings_of, findings_of_steps, ok, unknown, warned
 from spotrun.errors import AccessDenied
 from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
@@ -247,6 +247,14 @@ class GcpDoctor:
 
     def _shared_account(self, email: str) -> Iterator[Finding]:
         account_checks.require_account(self._google, email)
+        if not account_checks.may_act_as(self._google, email):
+            what = f"you are not allowed to attach {email} to instances: this requires {account_checks.ACT_AS}"
+            hint = (
+                f"gcloud iam service-accounts add-iam-policy-binding {email} --role=roles/iam.serviceAccountUser"
+                " --member=user:YOU"
+            )
+            yield failed(ACCOUNT, AccessDenied(what, hint=hint))
+            return
         yield ok(ACCOUNT, f"{email} serves all runs, so runs are not isolated from one another")
 
 

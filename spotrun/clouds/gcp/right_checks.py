@@ -36,16 +36,19 @@ NEEDED = (
     "compute.subnetworks.useExternalIp",
     "compute.zoneOperations.get",
     "compute.zones.list",
-    "iam.serviceAccounts.actAs",
 )
 """Permissions that every run needs."""
 FOR_ACCOUNTS = (
+    account_checks.ACT_AS,
     "iam.serviceAccounts.create",
     "iam.serviceAccounts.delete",
     "iam.serviceAccounts.get",
     "iam.serviceAccounts.list",
 )
-"""Permissions that a run needs to have a separate service account."""
+"""
+Permissions that a run needs in the project to have a separate service account. Runs that share one account need
+`account_checks.ACT_AS` on this account alone.
+"""
 ASIDE: Mapping[str, str] = {
     "compute.advice.capacityHistory": "no past spot prices, and no shares of interrupted spot instances",
     "compute.firewalls.list": "`spotrun doctor` cannot check which traffic is let in",
