@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from spotrun.errors import LedgerDamaged, SpecInvalid
+from spotrun.errors import LedgerDamaged, RunCopied, SpecInvalid
 from spotrun.runs.asking import confirm, say
 from spotrun.runs.known_record import KnownRecord, forget
 from spotrun.runs.open_run import OpenRun, writer
@@ -65,8 +65,11 @@ def _write(record: KnownRecord, run_id: str) -> None:
 
 
 def is_known(run: OpenRun) -> bool:
-    """Return True if this user created the run on this machine, or confirmed that it is theirs."""
-    return run.known.is_known()
+    """
+    Return True if this user created the run on this machine, or confirmed that it is theirs. A copy of the run is not
+    known as long as the run is still where it was.
+    """
+    return run.known.is_known() and run.known.original is None
 
 
 def require_known(run: OpenRun, yes: bool) -> None:
@@ -75,9 +78,14 @@ def require_known(run: OpenRun, yes: bool) -> None:
     run as known, so that the next command does not ask.
 
     Raises:
+        RunCopied: the run's folder is a copy of one that this machine has taken care of, and that is still there. With
+            two ledgers, two runners would rent and end instances of one run.
         SpecInvalid: there is no terminal to ask on.
         typer.Exit: the answer was no.
     """
+    if run.known.original is not None:
+        hint = "name the run there; to continue the copy instead, first move or delete that folder"
+        raise RunCopied(f"{run.uri} is a copy of {run.known.original}, where this machine takes care of it", hint=hint)
     if is_known(run):
         return
     executed = list(_executed(run))

@@ -70,7 +70,7 @@ class OpenRun:
         self.created: RunCreated = begin(first).created
         self.first_sha256 = hashlib.sha256(self.first).hexdigest()
         _require_its_name(self.uri, self.created)
-        self.known = KnownRecord(self.created.uid, self.first_sha256)
+        self.known = KnownRecord(self.created.uid, self.first_sha256, self.uri)
         self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
         self._key = OwnersKey(lambda: self.runs, self.created.uid, self.created.public_key)
         self.ledger = Ledger(
@@ -217,9 +217,9 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
 
 def run_to_change(reference: str, store: str | None, role: str = "cli", *, to_end: bool = False) -> OpenRun:
     """
-    Return the run that `reference` names, as `open_run` does, for a command that continues or ends the run. If a run
-    with that name is known on this machine, the name stands for the newest known one, so that another writer of the
-    store cannot put a newer run in front of it.
+    Return the run that `reference` names, as `open_run` does, for a command that continues, ends or deletes the run, or
+    copies its files. If a run with that name is known on this machine, the name stands for the newest known one, so
+    that another writer of the store cannot put a newer run in front of it.
 
     `to_end` is True for a command that only ends the run. Such a command also opens a run of which another folder has a
     copy, if the reference is the id or the name of one of the two folders.
@@ -228,12 +228,18 @@ def run_to_change(reference: str, store: str | None, role: str = "cli", *, to_en
         RunNotFound, RunCopied: as in `open_run`.
     """
     if "/" in reference:
-        return OpenRun(reference, writer(role))
+        return _noting_original(OpenRun(reference, writer(role)), to_end)
     meant = _runs_meant_by(reference, store, to_end=to_end)
     run = next((run for run in reversed(meant) if run.known.is_known()), meant[-1])
     if run is not meant[-1]:
         say(f"note: this is {run.id}; {meant[-1].id} is newer, and not known on this machine: name it by its id")
-    return OpenRun(run.uri, writer(role))
+    return _noting_original(OpenRun(run.uri, writer(role)), to_end)
+
+
+def _noting_original(run: OpenRun, to_end: bool) -> OpenRun:
+    if to_end and run.known.original is not None:
+        say(f"note: {run.uri} is a copy of {run.known.original}; the run's instances belong to the run there")
+    return run
 
 
 def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:

@@ -81,7 +81,7 @@ def removable(run: OpenRun) -> Removable:
         folder=folder,
         objects=len(objects),
         size_bytes=size_bytes,
-        disks=len(instances) if run.cloud.here else 0,
+        disks=len(instances) if run.cloud.here and run.known.original is None else 0,
     )
 
 
@@ -104,10 +104,13 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
         return
     confirm(yes, f"Delete {total}, with checkpoints, logs and bills?", default=False, declined="nothing was deleted")
     for each in found:
-        each.run.cloud.forget(each.run.created.uid)  # first: once its folder is gone, no command can name the run
+        is_copy = each.run.known.original is not None
+        if not is_copy:
+            each.run.cloud.forget(each.run.created.uid)  # first: once its folder is gone, no command can name the run
         keys.remove(each.store, each.run.created.uid)
         remove(each.store, each.folder)
-        forget(each.run.created.uid)
+        if not is_copy:
+            forget(each.run.created.uid)
     print(f"{total} deleted")
 
 

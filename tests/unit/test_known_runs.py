@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import NoReturn
@@ -9,14 +10,14 @@ from typing import NoReturn
 import pytest
 from msgspec.structs import replace
 
-from spotrun.errors import LedgerDamaged, NightUnderWay
+from spotrun.errors import LedgerDamaged, NightUnderWay, RunCopied
 from spotrun.folder.ledger import NewestSeen, key_of
 from spotrun.run import events as ev
 from spotrun.run.entry_bytes import encode_entry
-from spotrun.run.events import Entry, RunCreated
+from spotrun.run.events import Cause, Entry, RunCreated
 from spotrun.runner.creation import would_be_created
 from spotrun.runs import attend, nightly
-from spotrun.runs.known import is_known, remember
+from spotrun.runs.known import is_known, remember, require_known
 from spotrun.runs.known_record import forget
 from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.spec.model import RunSpec, sha256_of
@@ -251,6 +252,72 @@ def test_own_entry_is_recorded_and_the_record_only_rises(runs: Path, known: Path
     behind.ledger.refresh()
     forget("0123456789")
     assert not list((known / "newest-entries").iterdir())
+
+
+def failed_run(runs: Path) -> Path:
+    history = History(uid="0123456789", name="demo", spec=RunSpec.from_dict(job("demo")).to_dict())
+    history.write(ev.RunFailed(cause=Cause.QUOTA, detail="none left"))
+    return store_run(runs, history)
+
+
+@pytest.fixture
+def copied(runs: Path) -> tuple[Path, Path]:
+    """The folder of a known run that has failed, and a copy of it in another store."""
+    folder = failed_run(runs)
+    remember(open_run(str(folder), None))
+    open_run(str(folder), None).ledger.refresh()
+    shutil.copytree(runs, runs.parent / "copies")
+    return folder, runs.parent / "copies" / folder.name
+
+
+@pytest.mark.parametrize("verb", ["resume", "tick"])
+def test_copy_of_a_run_that_is_still_there_is_not_continued(
+    verb: str, copied: tuple[Path, Path], spotrun: Spotrun
+) -> None:
+    folder, copy = copied
+    said = spotrun(verb, str(copy), "--yes")
+    assert said.code == RunCopied.exit_code
+    assert f"{copy} is a copy of {folder}" in said.err
+    folder.rename(folder.with_name("away"))
+    require_known(open_run(str(copy), None), yes=False)  # the run was moved
+
+
+def test_ledger_of_a_copy_that_went_on_does_not_damage_the_run(copied: tuple[Path, Path], spotrun: Spotrun) -> None:
+    folder, copy = copied
+    open_run(str(copy), None).ledger.append(lambda _: ev.ResumeRequested(by="this user"))
+    assert spotrun("events", str(copy)).code == 0
+    assert spotrun("events", str(folder)).code == 0
+    (link := folder.parent.parent / "link").symlink_to(folder.parent)
+    open_run(str(link / folder.name), None).ledger.append(lambda _: ev.ResumeRequested(by="this user"))
+    cut(folder, 2)
+    assert spotrun("events", str(folder)).code == LedgerDamaged.exit_code, "a link leads to the run itself"
+
+
+def test_down_says_that_the_run_is_a_copy(copied: tuple[Path, Path], spotrun: Spotrun) -> None:
+    folder, copy = copied
+    said = spotrun("down", str(copy), "--yes")
+    assert said.code == 0
+    assert f"note: {copy} is a copy of {folder}; the run's instances belong to the run there" in said.err
+    assert "is a copy" not in spotrun("down", str(folder), "--yes").err
+
+
+def test_removed_copy_leaves_the_run_known(copied: tuple[Path, Path], spotrun: Spotrun) -> None:
+    folder, copy = copied
+    assert spotrun("rm", str(copy), "--yes").code == 0
+    assert not copy.exists()
+    assert is_known(open_run(str(folder), None))
+    assert spotrun("rm", str(folder), "--yes").code == 0
+    assert not list((folder.parent.parent / "known" / "newest-entries").iterdir())
+
+
+def test_rm_takes_the_known_run_of_a_name(runs: Path, spotrun: Spotrun) -> None:
+    folder = failed_run(runs)
+    remember(open_run(str(folder), None))
+    theirs = planted(runs, uid="9999999999")
+    said = spotrun("rm", "demo", "--yes")
+    assert said.code == 0
+    assert "demo-9999999999 is newer, and not known on this machine" in said.err
+    assert (folder.exists(), Path(theirs).exists()) == (False, True)
 
 
 @pytest.mark.parametrize("record", [None, "", "\xff", "0 1", "z 99 z", f"{'0' * 64} 99 {'0' * 64}"])
