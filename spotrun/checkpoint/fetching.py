@@ -174,9 +174,8 @@ def _holds(fd: int, contents: Sequence[Content]) -> bool:
 
 
 def _cannot_write(folder: Path, error: OSError) -> SpotrunError:
-    return SpotrunError(
-        f"cannot write into {folder}: {error.strerror}", hint="use --to to name a folder that you can write to"
-    )
+    elsewhere = "on another disk" if error.errno == errno.ENOSPC else "that you can write to"
+    return SpotrunError(f"cannot write into {folder}: {error.strerror}", hint=f"use --to to name a folder {elsewhere}")
 
 
 Map = Callable[[Callable[[tuple[Piece, int]], None], Sequence[tuple[Piece, int]]], Iterator[None]]

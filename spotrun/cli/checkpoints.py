@@ -68,6 +68,7 @@ def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     from spotrun.checkpoint.restore import verify as verify_commit
     from spotrun.report.tables import plain
     from spotrun.runs.open_run import run_to_change
+    from spotrun.units import count_of
 
     opened = run_to_change(run, store)
     read: list[dict[str, Any]] = []
@@ -91,9 +92,12 @@ def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     elif not read:
         print(f"{opened.id} has no usable checkpoints")
     if damaged:
+        none_left = len(damaged) == len(read)
         raise CheckpointDamaged(
-            f"{len(damaged)} of the usable checkpoints cannot be read back",
-            hint="a resume continues from the newest checkpoint that is intact",
+            f"{len(damaged)} of {count_of(len(read), 'checkpoint')} cannot be read back",
+            hint="no checkpoint is intact: restore the objects, or launch a new run"
+            if none_left
+            else "a resume continues from the newest checkpoint that is intact",
         )
 
 

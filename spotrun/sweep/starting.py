@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from spotrun import address
 from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.folder import workdir
 from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, replace_sweep
 from spotrun.policy.deadline import deadline_at
-from spotrun.runs.asking import confirm
+from spotrun.runs.asking import confirm, say
 from spotrun.runs.background import Background, log_named
 from spotrun.runs.first_look import Market, look_at_market, readable_store
 from spotrun.runs.flags import read_flag
@@ -405,6 +406,12 @@ def _carry_on(
         )
     for run in runs:
         require_known(run, yes=False)
+    spec = asked.wanted.spec
+    if runs and runs[0].created.workdir_sha256 != workdir.digest_of(Path(spec.workdir), sweep.store.uri):
+        say(
+            f"note: files of the work folder have changed since {runs[0].id} was launched; trials that begin now train"
+            " the changed files, and a sweep with a different --name trains all of its trials with them"
+        )
     if record.deadline != (wish.deadline or "") or not runs:
         passed_s = (datetime.now(UTC) - record.began_at).total_seconds() * record.time_scale
         until_s = None if deadline_s is None else passed_s + deadline_s

@@ -11,7 +11,10 @@ from msgspec.structs import replace
 
 from spotrun.errors import StoreError
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, key_of, record_trial, replace_sweep
+from spotrun.run.events import SWEEP
 from spotrun.runner.creation import prepare_run
+from spotrun.runs.known import remember
+from spotrun.runs.open_run import open_run
 from spotrun.runs.sweeps import NamedSweep
 from spotrun.spec.file import load_spec
 from spotrun.spec.trials import trial_spec
@@ -124,7 +127,7 @@ def begun(job: Path) -> NamedSweep:
     record = replace(RECORD, name="net", trials=2, wanted=wanted, budget_usd=Decimal(40), metric="val_loss")
     assert create_sweep(store, record)
     spec = trial_spec(load_spec(job, {"checkpoint.uri": store.uri}), record.run_name(1), Decimal(20))
-    prepare_run(spec, "a test", uid=UID).create()
+    prepare_run(spec, "a test", uid=UID, part_of=f"{SWEEP}net").create()
     assert record_trial(store, record, 1, UID)
     return NamedSweep(store, record)
 
@@ -162,3 +165,18 @@ def test_a_sweep_that_another_machine_begins_in_the_same_moment_is_not_overwritt
     assert found.code == 1
     assert "another machine has just begun a sweep net" in found.err
     assert find_sweep(begun.store, "net") == begun.record
+
+
+def test_continued_sweep_says_that_the_work_folder_has_changed(
+    begun: NamedSweep, job: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember(open_run(f"{begun.store.uri}/net-1-{UID}", None))
+    monkeypatch.setattr(sweep_start, "_digest", lambda spec: "")
+    monkeypatch.setattr(sweep_start, "_leave_behind", lambda sweep: None)
+    words = ("sweep", job, *RIGHT, "--name", "net", "--metric", "val_loss", "--mode", "min", "-y", "-d")
+    found = spotrun(*words)
+    assert (found.code, "have changed" in found.err) == (0, False)
+    (job.parent / "train.py").write_text(SCRIPT + "print()\n")
+    found = spotrun(*words)
+    assert found.code == 0
+    assert f"note: files of the work folder have changed since net-1-{UID} was launched" in found.err
