@@ -10,7 +10,7 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     │   │   ├── LoginExpired         the user has to log in again: report it, and wait
     │   │   └── WritesRefused        the store is full, over quota or read-only: tell the user at once, and wait
     │   ├── ObjectMissing            no object of that name
-    │   ├── RunCopied                two folders of a store hold the same run
+    │   ├── RunCopied                two folders hold the same run
     │   ├── RunMisnamed              the name of a folder is not the name of the run in it
     │   ├── LedgerFlooded            another program appends too many entries, or too fast: end that program
     │   ├── LedgerVersionUnknown     another version of spotrun wrote the ledger: read it with that version
