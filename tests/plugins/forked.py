@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies
 
 from tests.plugins.processor_time import Times, read_times
 
@@ -57,6 +58,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     queues = [_queue(numbers) for numbers in _groups(files)]
     if reporter := session.config.pluginmanager.getplugin("terminalreporter"):
         reporter.showfspath = False  # the reports of several files come in turn
+    _warm_hypothesis()
     gc.collect()
     gc.freeze()  # so that a collection does not copy the memory that the processes share
     gc.set_threshold(100_000, 50, 100)
@@ -74,6 +76,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         if status:
             pytest.exit(f"a process of the tests ended with {os.waitstatus_to_exitcode(status)}", returncode=1)
     return True
+
+
+@settings(max_examples=1, database=None)
+@given(strategies.text())
+def _warm_hypothesis(_: str) -> None:
+    """Before its first example, hypothesis reads the source of all modules, for constants to try."""
 
 
 def _groups(files: list[list[pytest.Item]]) -> list[list[int]]:
