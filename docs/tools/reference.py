@@ -160,8 +160,8 @@ def cli() -> str:
         "# Commands\n\n"
         "This page has the output of `spotrun VERB --help` for each verb. All times are UTC. A run whose clock is "
         "faster than the real one shows its own times, and says so.\n\n"
-        "RUN is the id of a run, its name (the newest run of that name), the first characters of either, or the "
-        "address of the run's folder.\n\n"
+        "RUN is the id of a run, its name (the newest one, first of those that this machine knows), the first "
+        "characters of either, or the address of the run's folder.\n\n"
     )
     for words, command in [("spotrun", group), *verbs(group, "spotrun")]:
         settings = command.context_settings

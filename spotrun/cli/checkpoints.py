@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List a run's checkpoints, newest first."""
-    from spotrun.runs.open_run import run_to_change
+    from spotrun.runs.open_run import open_run
 
-    opened = run_to_change(run, store)
+    opened = open_run(run, store)
     state, damage = opened.read_whole_part()
     commits = list(reversed(state.commits))
     if as_json:
@@ -67,10 +67,10 @@ def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     from spotrun.checkpoint.outputs import verify_files
     from spotrun.checkpoint.restore import verify as verify_commit
     from spotrun.report.tables import plain
-    from spotrun.runs.open_run import run_to_change
+    from spotrun.runs.open_run import open_run
     from spotrun.units import count_of
 
-    opened = run_to_change(run, store)
+    opened = open_run(run, store)
     read: list[dict[str, Any]] = []
     for commit in opened.ledger.refresh().restore_candidates():
         damage = None
@@ -115,7 +115,7 @@ def export_checkpoint(
 ) -> None:
     """Write a checkpoint as an ordinary Lightning checkpoint file."""
     from spotrun.checkpoint.restore import fetch
-    from spotrun.runs.open_run import run_to_change
+    from spotrun.runs.open_run import open_run
 
     if out.is_dir():
         raise SpecInvalid(f"{out} is a folder", hint=f"name the file to write: {out / 'run.ckpt'}")
@@ -123,7 +123,7 @@ def export_checkpoint(
         raise SpecInvalid(f"{out} exists already", hint="name another file, or add --force")
     if not out.parent.is_dir():
         raise SpecInvalid(f"there is no folder {out.parent}", hint="create it, or name another file")
-    opened = run_to_change(run, store)
+    opened = open_run(run, store)
     commit = _commit_of(opened.id, opened.ledger.refresh(), step)
     if not commit.event.has_image:
         raise SpecInvalid(
@@ -202,10 +202,10 @@ def prune(
     """
     from spotrun.checkpoint import pruning
     from spotrun.report.describe import gigabytes
-    from spotrun.runs.open_run import run_to_change
+    from spotrun.runs.open_run import open_run
     from spotrun.units import count_of
 
-    opened = run_to_change(run, store)
+    opened = open_run(run, store)
     state = opened.ledger.refresh()
     rule = opened.spec.checkpoint
     if keep is not None:

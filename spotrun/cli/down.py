@@ -21,7 +21,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     """
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.interrupts import told, what_is_left
-    from spotrun.runs.open_run import run_to_change
+    from spotrun.runs.open_run import open_run
     from spotrun.runs.sweeps import sweep_meant
     from spotrun.runs.termination import take_down
     from spotrun.runs.unreadable import end_nameless
@@ -31,7 +31,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
         _end_sweep(sweep, yes)
         return
     try:
-        opened = run_to_change(run, store, to_end=True)
+        opened = open_run(run, store, to_end=True)
     except LedgerDamaged:
         end_nameless(run, store, yes)
         raise

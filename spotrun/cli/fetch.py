@@ -72,10 +72,10 @@ def fetch(
     from spotrun.report import fetching as report
     from spotrun.runs.asking import say
     from spotrun.runs.fetch_record import FetchRecord
-    from spotrun.runs.open_run import run_to_change
+    from spotrun.runs.open_run import open_run
     from spotrun.spec.patterns import chooser
 
-    opened = run_to_change(run, store)
+    opened = open_run(run, store)
     state, damage = opened.read_whole_part()
     outputs = _outputs_of(opened, state, step)
     listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)

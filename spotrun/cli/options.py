@@ -17,7 +17,8 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="The run's id, its name (the newest run of that name), a prefix of either, or its folder's address.",
+        help="The run's id, its name (the newest one, first of those that this machine knows), a prefix of either, or "
+        "its folder's address.",
         autocompletion=run_names,
     ),
 ]

@@ -212,12 +212,14 @@ def _is_unneeded(instance: Instance, runs: StoredRuns) -> bool:
 def _is_certain(instance: Instance, runs: StoredRuns) -> bool:
     """
     Return True if the instance certainly belongs to the run of this store that has its uid: the run is known on this
-    machine, or its ledger names the instance. Any writer of the store can put a run there whose uid is that of a run in
-    another store.
+    machine, or its ledger names the instance, and no other run or folder with this uid is known here. Any writer of the
+    store can put a run there whose uid is that of a run in another store.
     """
     from spotrun.runs.known import is_known
 
     run = runs.runs[instance.run_uid]
+    if run.known.is_of_another() or run.known.original is not None:
+        return False
     named = (member.recorded for member in run.ledger.state.members())
     return is_known(run) or any(each is not None and each.instance_id == instance.instance_id for each in named)
 

@@ -35,9 +35,9 @@ def resume(
     from spotrun.runs.background import leave_behind
     from spotrun.runs.known import require_known
     from spotrun.runs.notifying import notifying
-    from spotrun.runs.open_run import run_to_change, who
+    from spotrun.runs.open_run import open_run, who
 
-    opened = run_to_change(run, store, "runner")
+    opened = open_run(run, store, "runner")
     opened.ledger.refresh()
     if opened.created.is_bench:
         raise SpecInvalid(

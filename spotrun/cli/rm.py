@@ -25,8 +25,8 @@ def rm(
     Also deletes the disks that the runs' instances left on this machine, and lists the resources that remain in the
     runs' clouds. A run that has not ended, or may still have an instance, is not deleted.
     """
-    from spotrun.runs.open_run import run_to_change
+    from spotrun.runs.open_run import open_run
     from spotrun.runs.removing import removable, remove_all
 
-    opened = {run.id: run for run in (run_to_change(name, store) for name in runs)}
+    opened = {run.id: run for run in (open_run(name, store) for name in runs)}
     remove_all([removable(run) for run in opened.values()], yes=yes, dry_run=dry_run)

@@ -51,11 +51,11 @@ def ssh(
     -L forwards a port of your machine to a port of the instance, for example to a notebook. It can be repeated. With
     -L, AWS only forwards the ports; Google Cloud also opens a shell.
     """
-    from spotrun.runs.open_run import run_to_change
+    from spotrun.runs.open_run import open_run
 
     only_one(instance=instance is not None, member=member is not None)
     forwards = forwards_of(lead or ())
-    opened = run_to_change(run, store)
+    opened = open_run(run, store)
     if member is not None:
         instance = living_instance_of(opened, opened.ledger.refresh(), member)
     found = chosen(opened, instance)

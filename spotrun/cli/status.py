@@ -167,17 +167,17 @@ def _facts(run: OpenRun) -> dict[str, Any]:
     from spotrun.folder.final_status import final_status, read_final_status
     from spotrun.store.retrying import persist
 
-    status = persist(lambda: read_final_status(run.store, run.created.uid))
+    status = persist(lambda: read_final_status(run.store, run.created))
     if status is None:
         try:
             state = run.ledger.refresh()
+            status = final_status(state)
+            if status is None:
+                return _facts_so_far(run, state)
         except StoreUnavailable:
             raise
         except StoreError as error:
             return _unreadable_facts(error)
-        status = final_status(state)
-        if status is None:
-            return _facts_so_far(run, state)
     return _final_facts(run, status)
 
 

@@ -18,7 +18,7 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     from spotrun.report.tables import plain
     from spotrun.report.unattended import left_alone
     from spotrun.runs.interrupts import request_stop
-    from spotrun.runs.open_run import attended, run_to_change
+    from spotrun.runs.open_run import attended, open_run
     from spotrun.runs.sweeps import sweep_meant
 
     sweep = sweep_meant(run, store)
@@ -27,7 +27,7 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
         asked = [each.id for each in sweep.stop_all()]
         print(f"{run} has a request to stop: {', '.join(asked) or 'all its runs have ended'}; no further trial begins")
         return
-    opened = run_to_change(run, store, to_end=True)
+    opened = open_run(run, store, to_end=True)
     if not request_stop(opened):
         had = "has ended" if opened.ledger.state.terminal is not None else "has a request to stop"
         print(f"{opened.id} {had} already")

@@ -18,9 +18,9 @@ def tick(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     from spotrun.runs.interrupts import told
     from spotrun.runs.known import require_known
     from spotrun.runs.notifying import notifying
-    from spotrun.runs.open_run import run_to_change
+    from spotrun.runs.open_run import open_run
 
-    opened = run_to_change(run, store, "tick")
+    opened = open_run(run, store, "tick")
     opened.ledger.refresh()
     require_known(opened, yes)
     with told(opened), notifying(opened) as notifier:

@@ -2,8 +2,9 @@
 Stores the line that `spotrun status` prints for an ended run in one small object, so that `spotrun status` does not
 have to read and fold the run's ledger.
 
-A runner writes the object when the run and all its instances have ended. The object also contains the digest of the
-last entry, and a digest of the ledger's listing (the names, sizes and times of all entries). A reader ignores the
+A runner writes the object when the run and all its instances have ended, and signs it as the run's owner, so that no
+instance and no other writer of the store can make a run look complete or cheap. The object also contains the digest of
+the last entry, and a digest of the ledger's listing (the names, sizes and times of all entries). A reader ignores the
 object if these digests do not match the ledger. So the listing alone is enough to detect a replaced or truncated entry.
 """
 
@@ -22,12 +23,13 @@ from spotrun.account.outcome import status_word
 from spotrun.account.prices import hourly_prices
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.errors import StoreError, StoreUnavailable
+from spotrun.folder.keys import is_signed
 from spotrun.folder.ledger import FOLDER as LEDGER
 from spotrun.folder.ledger import Ledger, forged, key_of
 from spotrun.folder.status_objects import FOLDER
 from spotrun.run.bounds import Count, OutOfBounds, decode
-from spotrun.run.entry_bytes import seal, unsealed
-from spotrun.run.events import ENTRY_SIZE_MAX
+from spotrun.run.entry_bytes import parted, seal
+from spotrun.run.events import ENTRY_SIZE_MAX, RunCreated
 from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject
 
@@ -37,10 +39,10 @@ SUMMARY_BYTES_MAX = 1 << 20
 Maximum bytes of the object that are read. If the object is longer, the bytes that were read do not match its checksum,
 so the object is ignored.
 """
-VERSION = 5
+VERSION = 6
 """
-Version of the figures in RunStatus. It increases when any of them is computed differently. Objects of earlier versions
-are ignored.
+Version of the object. It increases when a figure of RunStatus is computed differently, for example. Objects of earlier
+versions are ignored.
 """
 
 
@@ -130,20 +132,24 @@ def write_final_status(store: Store, ledger: Ledger) -> None:
             return
         uid, listed_sha256 = ledger.state.created.uid, _digest(listed)
         stored = _Stored(version=VERSION, run=uid, listed_sha256=listed_sha256, sha256=sha256, status=status)
-        store.put_status(KEY, seal(msgspec.json.encode(stored)))
+        store.put_status(KEY, seal(ledger.signed(msgspec.json.encode(stored))))
 
 
-def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
+def read_final_status(store: Store, created: RunCreated) -> RunStatus | None:
     """
     Return the final status; None if no stored status matches the ledger. A status matches if the ledger's listing and
-    its last entry are the same as when the status was written. An unreadable status counts as missing.
+    its last entry are the same as when the status was written. An unreadable status counts as missing, and so does one
+    that the owner has not signed, if the run has a key.
 
     Raises:
         StoreUnavailable: the store does not answer now.
     """
     try:
-        stored = decode(unsealed(store.get(KEY, 0, SUMMARY_BYTES_MAX)) or b"", _Stored)
-        if (stored.version, stored.run) != (VERSION, run_uid):
+        signature, body = parted(store.get(KEY, 0, SUMMARY_BYTES_MAX))
+        stored = decode(body, _Stored)
+        if (stored.version, stored.run) != (VERSION, created.uid):
+            return None
+        if created.public_key and not is_signed(created.public_key, signature, body):
             return None
         listed = store.list(LEDGER)
         if not _is_whole(listed) or _digest(listed) != stored.listed_sha256:

@@ -31,7 +31,7 @@ from spotrun.errors import (
 )
 from spotrun.folder.keys import KeyMissing, OwnersKey, is_signed
 from spotrun.run import fold
-from spotrun.run.entry_bytes import RESTORE, Sign, decode_entry, encode_entry, is_whole, parted
+from spotrun.run.entry_bytes import RESTORE, Sign, decode_entry, encode_entry, is_whole, parted, signed
 from spotrun.run.events import ENTRY_SIZE_MAX, READABLE_VERSIONS, AnyEvent, Entry, LaunchIntended, RunCreated, kind
 from spotrun.run.owners import is_of_owner
 from spotrun.run.refusal import Refusal
@@ -459,6 +459,21 @@ class Ledger:
         self._record()
         settled = decode_entry(stored)
         return settled is not None and settled.nonce == entry.nonce
+
+    def signed(self, body: bytes) -> bytes:
+        """
+        Insert the owner's signature into a JSON object about the run. Return the object unchanged if the run has no
+        key.
+
+        Raises:
+            KeyMissing: this writer cannot sign for the owner.
+            StoreError: the key cannot be read.
+        """
+        if not self.state.created.public_key:
+            return body
+        if self._sign is None:
+            raise KeyMissing("only the owner of the run can sign", hint="run the command where the run was launched")
+        return signed(body, self._sign(body))
 
     def _signer_of(self, entry: Entry) -> Sign | None:
         """

@@ -5,12 +5,13 @@ Stores facts that change often. Each writer overwrites one small object, which r
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from spotrun.errors import ObjectMissing, StoreUnavailable, WritesRefused
+from spotrun.errors import StoreError, StoreUnavailable, WritesRefused
 from spotrun.folder.poll_throttle import EVERY_S
 from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Pid, Seconds, Share, decode
 from spotrun.run.gang import MemberName
@@ -258,12 +259,11 @@ def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> 
     Write a status object. If the store refuses the object because of a problem that only the user can fix, return the
     error.
     """
-    try:
-        store.put_status(key, msgspec.json.encode(status))
-    except WritesRefused as refused:
-        return refused
-    except StoreUnavailable:
-        pass
+    with suppress(StoreError):
+        try:
+            store.put_status(key, msgspec.json.encode(status))
+        except WritesRefused as refused:
+            return refused
     return None
 
 
@@ -285,5 +285,7 @@ def stored_status(store: Store, key: str, kind: type[Status]) -> Status | None:
     try:
         data = store.get(key, 0, SMALL_BYTES + 1)
         return decode(data, kind) if len(data) <= SMALL_BYTES else None
-    except (ObjectMissing, OutOfBounds):
+    except StoreUnavailable:
+        raise
+    except (StoreError, OutOfBounds):  # missing, malformed, or not a file
         return None

@@ -60,6 +60,13 @@ class KnownRecord:
         except (OSError, UnicodeDecodeError):
             return False
 
+    def is_of_another(self) -> bool:
+        """Return True if this user has a run with this uid and another entry 0, so this run only poses as it."""
+        try:
+            return self.path.read_text() != self._first_sha256
+        except (OSError, UnicodeDecodeError):
+            return False
+
     def remember(self) -> None:
         """
         Make the run known.

@@ -200,45 +200,32 @@ def writer(role: str) -> str:
     return f"{role}:{socket.gethostname()}:{os.getpid()}"
 
 
-def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
+def open_run(reference: str, store: str | None, role: str = "cli", *, to_end: bool = False) -> OpenRun:
     """
     Return the run that `reference` names. A reference is an address, an id, or a name. An unambiguous beginning of an
-    id or a name is enough. A name stands for the newest run with that name.
+    id or a name is enough. A name stands for the newest run with that name. If a run with that name is known on this
+    machine, the name stands for the newest known one, so that another writer of the store cannot put a newer run in
+    front of it.
+
+    `to_end` is True for a command that only ends the run. Such a command also opens a run of which another folder has a
+    copy, if the reference is the id or the name of one of the two folders.
 
     Raises:
         RunNotFound: no run matches, or several do. The message says where spotrun looked.
         RunCopied: the run is in more than one folder, and none of them is known on this machine.
     """
     if "/" in reference:
-        return OpenRun(reference, writer(role))
-    newest = _runs_meant_by(reference, store)[-1]
-    return OpenRun(newest.uri, writer(role))
-
-
-def run_to_change(reference: str, store: str | None, role: str = "cli", *, to_end: bool = False) -> OpenRun:
-    """
-    Return the run that `reference` names, as `open_run` does, for a command that continues, ends or deletes the run, or
-    copies its files. If a run with that name is known on this machine, the name stands for the newest known one, so
-    that another writer of the store cannot put a newer run in front of it.
-
-    `to_end` is True for a command that only ends the run. Such a command also opens a run of which another folder has a
-    copy, if the reference is the id or the name of one of the two folders.
-
-    Raises:
-        RunNotFound, RunCopied: as in `open_run`.
-    """
-    if "/" in reference:
-        return _noting_original(OpenRun(reference, writer(role)), to_end)
-    meant = _runs_meant_by(reference, store, to_end=to_end)
-    run = next((run for run in reversed(meant) if run.known.is_known()), meant[-1])
-    if run is not meant[-1]:
-        say(f"note: this is {run.id}; {meant[-1].id} is newer, and not known on this machine: name it by its id")
-    return _noting_original(OpenRun(run.uri, writer(role)), to_end)
-
-
-def _noting_original(run: OpenRun, to_end: bool) -> OpenRun:
+        run = OpenRun(reference, writer(role))
+    else:
+        meant = _runs_meant_by(reference, store, to_end=to_end)
+        chosen = next((run for run in reversed(meant) if run.known.is_known()), meant[-1])
+        if chosen is not meant[-1]:
+            say(f"note: this is {chosen.id}; {meant[-1].id} is newer, and not known on this machine: name it by its id")
+        run = OpenRun(chosen.uri, writer(role))
     if to_end and run.known.original is not None:
         say(f"note: {run.uri} is a copy of {run.known.original}; the run's instances belong to the run there")
+    if to_end and run.known.is_of_another():
+        say(f"note: this machine knows another run with the uid {run.created.uid}; the instances may be that run's")
     return run
 
 
@@ -270,7 +257,8 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
 def attended(run: OpenRun) -> bool:
     """Return True if a runner has updated its status object recently, and there is no sign that it has died since."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
-    silent = datetime.now(UTC) - statuses[0].modified_at if statuses else UNATTENDED_AFTER_MAX
+    # A time in the future, which a file can have, is as far from now as one in the past.
+    silent = abs(datetime.now(UTC) - statuses[0].modified_at) if statuses else UNATTENDED_AFTER_MAX
     if silent >= UNATTENDED_AFTER_MAX:
         return False
     status = read_status(run.store, RUNNER_KEY, RunnerStatus)
@@ -283,7 +271,7 @@ def _runs_meant_by(reference: str, store: str | None, *, to_end: bool = False) -
     """
     Return all runs with the id or name `reference`, oldest first. If there are none, return those whose id or name
     begins with `reference`. Raise RunNotFound if there are none either, or if several ids or names begin with
-    `reference`. `to_end` is as in `run_to_change`.
+    `reference`. `to_end` is as in `open_run`.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)

@@ -102,7 +102,7 @@ class Prepared(NamedTuple):
         read, return no notes.
         """
         try:
-            unended = [run for run in self.earlier[:RUNS_MAX] if not read_final_status(run.store, run.created.uid)]
+            unended = [run for run in self.earlier[:RUNS_MAX] if not read_final_status(run.store, run.created)]
             found = [(run, run.ledger.refresh(), attended(run)) for run in unended]
         except StoreError:
             return []

@@ -268,7 +268,7 @@ def sweep_meant(name: str, store: str | None) -> NamedSweep | None:
         return by_runs
     if found is None and trouble is None:
         return None
-    same_name = [each for each in persist(opened.folders) if each.rpartition("-")[0] == name]
+    same_name = [each for each in persist(opened.folders) if name in (each, each.rpartition("-")[0])]
     if any(is_known(run) for run in open_each(opened, same_name)[0]):
         return None
     if trouble is not None:

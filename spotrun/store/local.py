@@ -31,6 +31,8 @@ Prefix of temporary files, which are never listed as objects. An object is first
 or a rename then gives this file the object's name. That is possible only within one file system, so the temporary file
 is in the same folder as the object.
 """
+_LASTING = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
+"""Errors that a further try will not change. A link that leads to itself is one."""
 WRITE_TRIES = 1000
 """
 Maximum number of tries to write an object. Another process that deletes the last object in a folder deletes the folder
@@ -143,12 +145,12 @@ class LocalStore:
             yield
         except FileNotFoundError as error:
             raise ObjectMissing(f"there is no {key}") from error
-        except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
-            raise StoreError(
-                f"{error.filename or key}: {error.strerror}",
-                hint="check who has write access to the folder that checkpoint.uri names",
-            ) from error
         except OSError as error:
+            if error.errno in _LASTING:
+                raise StoreError(
+                    f"{error.filename or key}: {error.strerror}",
+                    hint="check who has write access to the folder that checkpoint.uri names",
+                ) from error
             if (fix := NO_ROOM.get(error.errno or 0)) is not None:
                 raise WritesRefused(
                     f"{self._folder} takes no writes: {error.strerror}",
@@ -166,6 +168,11 @@ class LocalStore:
         file.
         """
         target = self._path(key)
+        if self._is_behind_a_link(target.parent):
+            raise StoreError(
+                f"{target.parent} is a link, or in one, and nothing is written there",
+                hint="delete the link: spotrun has not created it",
+            )
         temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._translated(key):
             self._write(temporary, data, durable=durable)

@@ -139,7 +139,7 @@ def test_status_says_the_same_with_it_and_without(shelf: Shelf, budget: str | No
     write_final_status(store, ledger)
     later = history.now + timedelta(days=9)
     by_the_ledger = run_status(history.state, summarise(history.state, later), later)
-    assert read_final_status(store, history.uid) == final_status(history.state) == by_the_ledger
+    assert read_final_status(store, history.state.created) == final_status(history.state) == by_the_ledger
     assert rows() == without
     assert float(without[0]["cost_usd"]) > 0
     assert without[0]["interruptions"] == 1
@@ -173,7 +173,7 @@ def test_one_that_does_not_fit_the_ledger_is_ignored(damage: Callable[[bytes], b
     truth = rows()
     write_final_status(store, ledger)
     store.put_status(KEY, damage(store.get(KEY)))
-    assert read_final_status(store, history.uid) is None
+    assert read_final_status(store, history.state.created) is None
     assert rows() == truth
 
 
@@ -211,7 +211,7 @@ def test_an_entry_that_is_missing_cut_or_changed_is_seen_all_the_same(
     history = ended()
     store = opened(f"counted/demo-{history.uid}")
     write_final_status(store, put(store, history))
-    assert read_final_status(store, history.uid) is not None
+    assert read_final_status(store, history.state.created) is not None
     whole = store.get(key_of(2))
     store.delete(key_of(2))
     if left is not None:
@@ -236,7 +236,7 @@ def test_a_runner_leaves_one_when_nothing_of_the_run_is_left_running() -> None:
     while not (tick := runner.tick()).done:
         assert KEY not in played.store.objects
         played.turn()
-    assert read_final_status(played.store, played.uid) == final_status(tick.state)
+    assert read_final_status(played.store, tick.state.created) == final_status(tick.state)
 
 
 def test_pruning_an_ended_run_renews_it() -> None:
@@ -245,4 +245,4 @@ def test_pruning_an_ended_run_renews_it() -> None:
     write_final_status(store, ledger)
     prune(ledger, store, spec(checkpoint={"keep_last": 1}).checkpoint)
     assert ledger.state.next_number > history.state.next_number
-    assert read_final_status(store, history.uid) == final_status(ledger.state)
+    assert read_final_status(store, history.state.created) == final_status(ledger.state)

@@ -54,6 +54,10 @@ def test_file_behind_a_link_in_the_store_is_no_object(tmp_path: Path, place: str
     assert store.list(below) == []
     store.delete(f"{below}thesis")
     assert (elsewhere / "thesis").exists()
+    for write in (store.put, store.put_if_absent, store.put_status):
+        with pytest.raises(StoreError, match="is a link, or in one, and nothing is written there"):
+            write(f"{below}thesis", b"lost")
+    assert (elsewhere / "thesis").read_text() == "years of work"
     store.delete(place)
     assert not link.is_symlink(), "the link itself can be deleted"
 
@@ -176,6 +180,15 @@ def test_a_folder_where_the_object_should_be_is_an_error(tmp_path: Path) -> None
         with pytest.raises(StoreError):
             verb("a")
     assert store.get("a/b") == b"1"
+
+
+def test_link_to_itself_is_an_error_that_no_further_try_would_change(tmp_path: Path) -> None:
+    (tmp_path / "x").symlink_to("x")
+    store = LocalStore(tmp_path)
+    for verb in (store.get, store.list):
+        with pytest.raises(StoreError) as raised:
+            verb("x")
+        assert not isinstance(raised.value, StoreUnavailable)
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a device"])

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from spotrun.cli.reap import _is_certain
 from spotrun.errors import LedgerDamaged, RunCopied, SpotrunError, StoreUnavailable
 from spotrun.folder import keys, setup_cache
+from spotrun.folder.final_status import KEY as FINAL
+from spotrun.folder.final_status import read_final_status, write_final_status
 from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.status_objects import RUNNER_KEY
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, record_trial, replace_sweep
 from spotrun.run import events as ev
-from spotrun.run.entry_bytes import encode_entry
-from spotrun.run.events import Entry, RunCreated
+from spotrun.run.entry_bytes import encode_entry, parted, seal, signed
+from spotrun.run.events import Cause, Entry, RunCreated
 from spotrun.runner import creation
 from spotrun.runner.creation import differences, prepare_run, would_be_created
 from spotrun.runs.known import create_known, is_known, remember
 from spotrun.runs.known_record import forget
 from spotrun.runs.open_run import OpenRun, open_run, runs_in, writer
+from spotrun.runs.open_run import attended as is_attended
 from spotrun.runs.sweeps import NamedSweep, sweep_named
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
@@ -33,7 +40,8 @@ from spotrun.sweep import starting as sweep_start
 from spotrun.sweep.attending import Attendant, Sweeping, SweepJob
 from spotrun.sweep.rungs import Begin, SweepPlan
 from tests.support.called_spotrun import Spotrun
-from tests.support.histories import START, intended
+from tests.support.histories import START, History, intended
+from tests.support.stored_runs import store_run
 
 JOB = "name: net\ntrain: {script: train.py}\nresources: {accelerators: 'V100:1'}\ncheckpoint: {uri: runs}\n"
 COMMAND = "notify: [{command: touch canary}]\n"
@@ -524,6 +532,79 @@ def test_newer_run_of_the_same_name_does_not_stand_for_a_known_one(
     assert spotrun("tick", name).code == spotrun("down", name, "-y").code == 0
     assert theirs.ledger.refresh().next_number == 1
     assert open_run(theirs.id, str(runs)).id == theirs.id
+
+
+@pytest.mark.parametrize("verb", ["report", "events", "logs"])
+def test_newer_run_of_the_same_name_is_not_read_in_place_of_a_known_one(
+    verb: str, ours: OpenRun, runs: Path, spotrun: Spotrun
+) -> None:
+    theirs = copied(runs, ours, "net", "fffffffff0")
+    assert f"note: this is net-0123456789; {theirs.id} is newer" in spotrun(verb, "net").err
+
+
+@pytest.mark.parametrize("verb", ["stop", "down"])
+@pytest.mark.parametrize("reference", ["net", "net-0123456789"])
+@pytest.mark.parametrize("kind", ["a link to itself", "a pipe", "a linked folder"])
+def test_run_is_stopped_and_ended_whatever_is_in_the_place_of_a_sweeps_record(
+    kind: str, reference: str, verb: str, ours: OpenRun, runs: Path, spotrun: Spotrun
+) -> None:
+    if kind == "a linked folder":
+        (runs / "sweeps").symlink_to("sweeps")
+    else:
+        (runs / "sweeps").mkdir()
+        record = runs / "sweeps" / f"{reference}.json"
+        record.symlink_to(record.name) if kind == "a link to itself" else os.mkfifo(record)
+    assert spotrun(verb, reference, *["-y"] * (verb == "down")).code == 0
+    assert is_stopped(ours)
+
+
+@pytest.mark.parametrize("place", ["agent-1.json", "runner.json", ""])
+def test_status_lists_all_runs_whatever_is_in_the_place_of_a_status_object(
+    place: str, ours: OpenRun, runs: Path, spotrun: Spotrun
+) -> None:
+    theirs = copied(runs, ours, "evil", "fffffffff0")
+    hints = runs / theirs.id / "hints"
+    if place:
+        hints.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(hints / place if place else hints)
+    rows = {row["run"] for row in spotrun("status", "--json").json}
+    assert rows == {ours.id, theirs.id}
+
+
+def test_runner_whose_last_sign_is_in_the_future_takes_care_of_nothing(ours: OpenRun, runs: Path) -> None:
+    ours.store.put_status(RUNNER_KEY, b"{}")
+    assert is_attended(ours)
+    os.utime(runs / ours.id / RUNNER_KEY, times=(4e9, 4e9))
+    assert not is_attended(ours)
+
+
+def test_run_with_the_uid_of_a_known_one_is_ended_with_a_note_and_not_reaped(
+    ours: OpenRun, runs: Path, spotrun: Spotrun
+) -> None:
+    history = History(uid=ours.created.uid, name="evil")
+    history.running()
+    theirs = open_run(str(store_run(runs.parent / "other", history)), None)
+    (member,) = theirs.ledger.refresh().members()
+    assert member.recorded is not None
+    instance = SimpleNamespace(run_uid=theirs.created.uid, instance_id=member.recorded.instance_id)
+    stored = SimpleNamespace(runs={theirs.created.uid: theirs})
+    assert not _is_certain(instance, stored)  # type: ignore[arg-type]
+    said = spotrun("down", theirs.uri, "-y")
+    assert "note: this machine knows another run with the uid 0123456789" in said.err
+    forget(ours.created.uid)
+    assert _is_certain(instance, stored)  # type: ignore[arg-type]
+
+
+def test_final_status_counts_only_with_the_owners_signature(ours: OpenRun) -> None:
+    ours.ledger.append(lambda _: ev.RunFailed(cause=Cause.QUOTA, detail="none left"))
+    write_final_status(ours.store, ours.ledger)
+    assert (status := read_final_status(ours.store, ours.created)) is not None
+    assert status.state == "failed"
+    signature, body = parted(ours.store.get(FINAL))
+    ours.store.put(FINAL, seal(body))
+    assert read_final_status(ours.store, ours.created) is None
+    ours.store.put(FINAL, seal(signed(body.replace(b'"failed"', b'"completed"'), signature)))
+    assert read_final_status(ours.store, ours.created) is None
 
 
 def test_copied_run_that_is_not_known_is_ended_by_its_name(ours: OpenRun, runs: Path, spotrun: Spotrun) -> None:
