@@ -23,7 +23,7 @@ from spotrun.account.outcome import status_word
 from spotrun.account.prices import hourly_prices
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.errors import StoreError, StoreUnavailable
-from spotrun.folder.keys import is_signed
+from spotrun.folder.keys import KeyMissing, is_signed
 from spotrun.folder.ledger import FOLDER as LEDGER
 from spotrun.folder.ledger import Ledger, forged, key_of
 from spotrun.folder.status_objects import FOLDER
@@ -126,7 +126,7 @@ def write_final_status(store: Store, ledger: Ledger) -> None:
     status, sha256 = final_status(ledger.state), ledger.newest_sha256
     if status is None:
         return
-    with contextlib.suppress(StoreError):
+    with contextlib.suppress(StoreError, KeyMissing):
         listed = store.list(LEDGER)
         if len(listed) != ledger.state.next_number or not _is_whole(listed):
             return

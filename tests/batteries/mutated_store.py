@@ -35,7 +35,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import Offering
 from spotrun.run import entry_bytes
 from spotrun.run import events as ev
-from spotrun.run.entry_bytes import encode_entry, parted, seal, signed, unsealed
+from spotrun.run.entry_bytes import encode_entry, parted, seal, signed
 from spotrun.run.owners import is_of_owner
 from spotrun.runs import background, termination
 from spotrun.runs.known_record import NEWEST
@@ -251,8 +251,8 @@ class MutatedStore:
         write_status(store, RUNNER_KEY, status)
 
     def _add_final_status(self, history: History) -> None:
-        store = self._store_of(history)
-        ledger = Ledger(store, history.uid, "test", ManualClock(history.now), first=first_object(store))
+        store, sign = self._store_of(history), self._signer(history.uid, history.state.created.public_key)
+        ledger = Ledger(store, history.uid, "test", ManualClock(history.now), first=first_object(store), sign=sign)
         ledger.refresh()
         write_final_status(store, ledger)
 
@@ -297,18 +297,17 @@ class MutatedStore:
 
     def _with_odd_figures(self, kind: str, whole: bytes, random: Random) -> bytes:
         """As whoever may write there does it: with its checksum, and mostly with the signature that it had."""
-        if kind == "summary":
-            return seal(odd_contents.of_figures(unsealed(whole) or b"", random))
-        if not kind.startswith("entry"):
+        if kind != "summary" and not kind.startswith("entry"):
             return odd_contents.of_figures(whole, random)
+        name, uid = (ENDED, ENDED_UID) if kind == "summary" else (NAME, RUN_UID)
         signature, body = parted(whole)
         body = odd_contents.of_figures(body, random)
         if signature and random.random() < 0.7:
-            first = self._runs / f"{NAME}-{RUN_UID}" / key_of(0)
+            first = self._runs / f"{name}-{uid}" / key_of(0)
             public = entry_bytes.decode_entry(self.objects[first])
             assert public is not None
             assert isinstance(public.event, ev.RunCreated)
-            body = signed(body, self._signer(RUN_UID, public.event.public_key)(body))
+            body = signed(body, self._signer(uid, public.event.public_key)(body))
         return seal(body)
 
     def restore(self) -> None:
