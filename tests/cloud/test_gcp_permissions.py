@@ -104,9 +104,11 @@ def look_at_the_project(account: GcpAccount, clock: ManualClock) -> None:
     """As `spotrun doctor gcp` does."""
     wanted = ResourcesSpec().model_copy(update={"cloud": "gcp"})
     account.allowed.update(permission for each in OPTIONAL.values() for permission in each)
-    account.iam.accounts["other@acme-training.iam.gserviceaccount.com"] = {"email": "other@acme-training"}
-    assert [*GcpDoctor(CONFIG, wanted, STORE, clock, {"WORD": Reference("gsm", "spotrun-WORD")}).findings()]
-    account.iam.accounts.pop("other@acme-training.iam.gserviceaccount.com")
+    other = "other@acme-training.iam.gserviceaccount.com"
+    account.iam.accounts[other] = {"email": other}
+    for config in (CONFIG, replace(CONFIG, service_account=other)):
+        assert [*GcpDoctor(config, wanted, STORE, clock, {"WORD": Reference("gsm", "spotrun-WORD")}).findings()]
+    account.iam.accounts.pop(other)
 
 
 def request(offering: Offering) -> LaunchRequest:
