@@ -136,7 +136,7 @@ class Stranger:
         """Put a night of another name there, or the record of a night that began."""
         random, name = self._random, self._name()
         night = self._decoded("runs/nights/resnet50/night.json")
-        if "spec" in night and random.random() < 0.3:
+        if isinstance(night.get("spec"), dict) and random.random() < 0.3:
             night |= {"name": name, "spec": {**night["spec"], "train": {"run": THEIRS}}}
             self._put(f"nights/{name}/night.json", msgspec.json.encode(night))
             return
