@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from spotrun.errors import LedgerDamaged, RunCopied, SpecInvalid
@@ -84,7 +85,8 @@ def require_known(run: OpenRun, yes: bool) -> None:
         typer.Exit: the answer was no.
     """
     if run.known.original is not None:
-        hint = "name the run there; to continue the copy instead, first move or delete that folder"
+        there = quote(run.known.original)
+        hint = f"`spotrun resume {there}` continues the run; to continue the copy instead, move or delete that folder"
         raise RunCopied(f"{run.uri} is a copy of {run.known.original}, where this machine takes care of it", hint=hint)
     if is_known(run):
         return

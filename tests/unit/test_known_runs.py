@@ -278,6 +278,7 @@ def test_copy_of_a_run_that_is_still_there_is_not_continued(
     said = spotrun(verb, str(copy), "--yes")
     assert said.code == RunCopied.exit_code
     assert f"{copy} is a copy of {folder}" in said.err
+    assert f"try: `spotrun resume {folder}` continues the run" in said.err
     folder.rename(folder.with_name("away"))
     require_known(open_run(str(copy), None), yes=False)  # the run was moved
 
