@@ -1,14 +1,18 @@
 """
-Copies tensors out of an accelerator's memory (CUDA) without stopping the training. A copy begins when the computations
-that were queued before it are done, and runs in parallel with later computations.
+Copies tensors out of an accelerator's memory without stopping the training. A copy begins when the computations that
+were queued before it are done, and runs in parallel with later computations.
 
-The device copies into pinned memory, on a separate stream, while its other streams compute. Python threads keep
-running, because no copy holds the interpreter lock. Without CUDA, this module does nothing.
+The accelerator copies into pinned memory, on a separate stream, while its other streams compute. Python threads keep
+running, because no copy holds the interpreter lock. Without an accelerator, this module does nothing.
+
+Everything here is PyTorch's interface for all accelerators (`torch.accelerator`, `torch.Stream`, `torch.Event`), except
+for pinning: only CUDA can pin memory that was allocated elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -16,40 +20,40 @@ from torch import Tensor
 
 
 class CopyStreams:
-    """The streams for copies: one on each CUDA device, created when first needed."""
+    """The streams for copies: one on each device, created when first needed."""
 
     def __init__(self) -> None:
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._streams: dict[torch.device, torch.Stream] = {}
 
     def devices(self, tensors: Iterable[Tensor]) -> set[torch.device]:
-        return {tensor.device for tensor in tensors if tensor.is_cuda}
+        return {tensor.device for tensor in tensors if is_on_accelerator(tensor)}
 
-    def mark(self, device: torch.device) -> torch.cuda.Event:
+    def mark(self, device: torch.device) -> torch.Event:
         """
         Return an event that occurs when the device has done all work that the calling thread has queued so far on its
         current stream.
         """
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(device))
+        event = torch.Event(device)
+        event.record(torch.accelerator.current_stream(device))
         return event
 
     @contextlib.contextmanager
-    def beside(self, device: torch.device, mark: torch.cuda.Event) -> Iterator[None]:
+    def beside(self, device: torch.device, mark: torch.Event) -> Iterator[None]:
         """
         Make the device do the work of the `with` block on its copy stream. The work begins when the device has passed
         `mark`. At the end of the block, wait until the work is done.
         """
         if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._streams[device] = torch.Stream(device)
         stream = self._streams[device]
         stream.wait_event(mark)
-        with torch.cuda.stream(stream):
+        with stream:
             yield
         stream.synchronize()
 
     def wait(self, device: torch.device) -> None:
         """Wait until the device has done all work that the calling thread has queued."""
-        torch.cuda.current_stream(device).synchronize()
+        torch.accelerator.current_stream(device).synchronize()
 
 
 class Moment:
@@ -74,12 +78,27 @@ class Moment:
             yield
 
 
+def is_on_accelerator(tensor: Tensor) -> bool:
+    """Return whether `tensor` is in the memory of an accelerator of the kind that this build of PyTorch supports."""
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and tensor.device.type == accelerator.type
+
+
 def pin(memory: Tensor) -> None:
     """
-    Pin `memory`, so devices can write to it directly. If pinning fails, copies go through the CPU and are slower.
+    Pin `memory`, so that devices can write to it directly. If pinning fails, report that: copies then go through the
+    CPU, and are slower.
     """
-    if _in_use():
-        torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
+    if not _in_use():
+        return
+    code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))  # type: ignore[no-untyped-call]
+    if code:
+        print(
+            f"spotrun: {memory.numel() / 1e9:.1f} GB of memory for snapshots could not be pinned, so copies from the GPU "
+            f"take longer (CUDA's error {code})",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def unpin(memory: Tensor) -> None:
