@@ -106,19 +106,22 @@ def _step_s(width: float, threads: int) -> float:
 
 
 def _training(width: float):
-    """Return a function that does one step."""
+    """Return a function that does one step, on the device on which Lightning will train."""
     import torch
     import torch.nn.functional as F
     from resnet50 import ResNet50
 
-    network = ResNet50(10, width)
+    device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
+    network = ResNet50(10, width).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
-    x_BCHW, label_B = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+    x_BCHW, label_B = torch.randn(32, 3, 32, 32, device=device), torch.randint(10, (32,), device=device)
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(network(x_BCHW), label_B).backward()
+        loss = F.cross_entropy(network(x_BCHW), label_B)
+        loss.backward()
         optimizer.step()
+        loss.item()  # waits for the device
 
     step.parameters = sum(parameter.numel() for parameter in network.parameters())
     return step

@@ -189,6 +189,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.05, help="the highest learning rate of the schedule")
     parser.add_argument("--width", type=float, default=1.0, help="times the channels of the paper, at least 1/64")
     parser.add_argument("--precision", default="32-true", help="as Lightning names it: 32-true, bf16-mixed, 16-mixed")
+    parser.add_argument("--deterministic", action="store_true", help="the same bits each time, on a GPU too")
     parser.add_argument("--devices", type=int, default=1, help="how many train together, each with batches of its own")
     parser.add_argument("--workers", type=int, default=0, help="processes that load images for the trainer")
     parser.add_argument("--seed", type=int, default=1)
@@ -208,6 +209,7 @@ def main() -> None:
     trainer = pl.Trainer(
         max_epochs=args.epochs,
         precision=args.precision,
+        deterministic="warn" if args.deterministic else None,
         devices=args.devices,
         logger=False,
         enable_checkpointing=False,
