@@ -28,7 +28,7 @@ from rich.console import Console
 from benchmarks.checkpoint.figures import Limits, Row, Summary, as_json, row, summary
 from benchmarks.checkpoint.measurement import Measurement, measure_peer, read
 from benchmarks.checkpoint.ours import measure_ours
-from benchmarks.checkpoint.places import Place, places
+from benchmarks.checkpoint.places import Place, is_bucket, places
 from benchmarks.checkpoint.plan import BURDENS, PLANS, ROUNDS_MIN, VARIANTS, Burden, blocks, room_gb
 from benchmarks.checkpoint.processes import PEERS, Failed, started, wait_well
 from benchmarks.checkpoint.table import table
@@ -48,12 +48,13 @@ def main(
         int, typer.Option(min=1, help=f"With fewer than {ROUNDS_MIN}, each effect is noise.")
     ] = ROUNDS_MIN,
     seed: Annotated[int, typer.Option(help="Of the order within each round.")] = 1,
-    store: Annotated[str, typer.Option(help="s3://bucket/prefix; a SeaweedFS on this machine if not given.")] = "",
+    store: Annotated[str, typer.Option(help="s3://bucket/prefix or a folder; if not given, a SeaweedFS here.")] = "",
     json_to: Annotated[Path | None, typer.Option("--json", help="Write the figures there too.")] = None,
 ) -> None:
     try:
         wanted_models, wanted = _known(models, PLANS, "model"), _known(variants, VARIANTS, "variant")
-        _check_peers(wanted)
+        if is_bucket(store):
+            _check_peers(wanted)
     except Refused as error:
         sys.exit(f"error: {error}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -90,5 +90,6 @@ MODELS = {
     "gpt-400mb": Model(lambda: GPT(320, 9, 10), *ADAMW, sentences, batch_size=1),
     "gpt": Model(lambda: GPT(640, 9, 10), *ADAMW, sentences, batch_size=1),
     "gpt-4gb": Model(lambda: GPT(1280, 13, 20), *ADAMW, sentences, batch_size=1),
+    "gpt-8gb": Model(lambda: GPT(1536, 20, 24), *ADAMW, sentences, batch_size=1),
     "tiny-256": Model(perceptron, *SGD, points, batch_size=256),  # tiny takes most of its time to put batches together
 }

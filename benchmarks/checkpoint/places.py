@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -38,13 +39,21 @@ class Elsewhere(SeaweedFS):
         return [*super().command(folder), "-master.volumePreallocate"]
 
 
+def is_bucket(store: str) -> bool:
+    """Return whether `store` is no folder."""
+    return not store or "://" in store
+
+
 @contextlib.contextmanager
 def places(store: str, room_gb: float) -> Iterator[Place]:
     """
-    Yield places below `store`, an s3:// address; in a SeaweedFS of our own if that is empty, in memory if there is room
-    for `room_gb`. While training computes, the server has the rest of the processor.
+    Yield places below `store`, an s3:// address or a folder; in a SeaweedFS of our own if that is empty, in memory if
+    there is room for `room_gb`. While training computes, the server has the rest of the processor.
     """
     numbers = count(1)
+    if not is_bucket(store):
+        yield lambda: tempfile.TemporaryDirectory(prefix="checkpoint-benchmark-", dir=store)
+        return
     if store:
         yield lambda: _folder(f"{store.rstrip('/')}/checkpoint-benchmark-{os.getpid()}-{next(numbers)}")
         return

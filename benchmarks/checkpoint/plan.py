@@ -39,6 +39,7 @@ PLANS = {
     "gpt-400mb": Plan(checkpoints=6, notices=1, store_gb=6),
     "gpt": Plan(checkpoints=3, notices=2, store_gb=12),
     "gpt-4gb": Plan(checkpoints=3, notices=1, store_gb=40),
+    "gpt-8gb": Plan(checkpoints=3, notices=1, store_gb=80),
     "tiny-256": Plan(checkpoints=6, notices=2, store_gb=2),
 }
 

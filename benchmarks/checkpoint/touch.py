@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import mmap
-import os
-from importlib.util import find_spec
 
-from benchmarks.checkpoint.limits import Boto3, Client, Obstore, put_seconds
+from benchmarks.checkpoint.limits import client_of, put_seconds, random_bytes
 
 TIMES_STATE = 4
 """Multiple of the size of the state: weights, moments and gradients, and an arena."""
@@ -39,8 +37,7 @@ def main() -> None:
     parser.add_argument("--to", required=True)
     args = parser.parse_args()
     touch_memory(min(TIMES_STATE * args.bytes, int(FREE_SHARE * psutil.virtual_memory().available)))
-    client: Client = Obstore(args.to) if find_spec("obstore") else Boto3(args.to)
-    put_seconds(client, memoryview(os.urandom(args.bytes)))
+    put_seconds(client_of(args.to), random_bytes(args.bytes))
 
 
 if __name__ == "__main__":
