@@ -8,6 +8,8 @@
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
 # make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (some minutes)
+# make gpu     what only a GPU can confirm, with a table at the end (docs/benchmarks.md); make gpu DEVICE=cpu tries it without one;
+#              make wheels brings what a machine with a GPU and without a network lacks into build/wheels
 # make picture   the pictures of a terminal and of a report for README and guide, from a demo run
 # make dist    wheel and source distribution of the last commit in dist/, the same bytes whenever and wherever they are built
 # make docs    the pages of docs/ as a site in build/site, with all links checked; make reference rewrites the generated ones
@@ -25,6 +27,10 @@ CHECKPOINT_ARGS ?=
 NIGHT_NOTICES_ARGS ?=
 LOCK_ARGS ?=
 AUDIT_ARGS ?=
+GPU_PYTHON ?= .venv/bin/python
+GPU_ARGS ?=
+DEVICE ?= auto
+WHEELS_FOR ?= 3.12
 
 PIP := .venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-script-location
 LOCKED := $(PIP) --require-hashes --no-deps --only-binary :all:
@@ -37,8 +43,8 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: help demo quick test nightly shares battery night-notices function interruptions checkpoint-benchmark downtime picture docs reference \
-	browser dist install dev lock audit lint types clean moved
+.PHONY: help demo quick test nightly shares battery night-notices function interruptions checkpoint-benchmark downtime gpu picture docs reference \
+	browser dist wheels install dev lock audit lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py
@@ -109,6 +115,18 @@ reference: .venv/.installed-dev
 
 docs: .venv/.installed-dev
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs --quiet build
+
+# On a machine with PyTorch of its own: make gpu GPU_PYTHON=python3.
+gpu: $(if $(filter .venv/bin/python,$(GPU_PYTHON)),.venv/.installed-dev)
+	$(GPU_PYTHON) -m tests.batteries.gpu --device $(DEVICE) $(GPU_ARGS)
+
+wheels: dist
+	rm -rf build/wheels
+	mkdir -p build/wheels
+	cp dist/*.whl build/wheels
+	$(subst install,download,$(PIP:--no-warn-script-location=)) --require-hashes --no-deps --only-binary :all: -d build/wheels \
+		--implementation cp --python-version $(WHEELS_FOR) $(foreach glibc,12 17 27 28,--platform manylinux_2_$(glibc)_x86_64) \
+		--platform manylinux1_x86_64 --platform manylinux2014_x86_64 -r spotrun/boot/lock.txt
 
 # Trains the demo's job in a store of its own (five minutes), and takes the pictures of its terminal and of its report.
 picture: .venv/.installed-dev .browser/.installed

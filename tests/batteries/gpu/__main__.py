@@ -1,0 +1,183 @@
+"""
+Runs everything that only a GPU can confirm, and prints a table.
+
+    make gpu                   about ten minutes on a machine with one GPU
+    make gpu DEVICE=cpu        the same without a GPU, smaller
+
+Steps that only check run at the same time; then those that measure run alone. The output of each step goes into a file
+of the folder `--out`. Exits with 1 if any step fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tests.support.repository import ROOT
+
+HERE = Path(__file__).parent.relative_to(ROOT)
+LASTS_S = 600.0
+LOOKS_EVERY_S = 0.2
+
+
+@dataclass
+class Step:
+    """
+    A command, and what to tell of its output. With `measures`, it runs alone. It may exit with any of `codes`; the
+    time limit is `within_s`.
+    """
+
+    name: str
+    words: Sequence[str]
+    told: Callable[[str], str] = lambda output: ""
+    measures: bool = False
+    codes: tuple[int, ...] = (0,)
+    within_s: float = LASTS_S
+    began_s: float = 0.0
+    lasted_s: float = 0.0
+    process: subprocess.Popen[bytes] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def begin(self, out: Path) -> None:
+        self.began_s = time.monotonic()
+        with self.log(out).open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *self.words],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def is_over(self) -> bool:
+        """Return whether it has ended; end it if its time is over."""
+        assert self.process is not None
+        self.lasted_s = time.monotonic() - self.began_s
+        if self.process.poll() is None and self.lasted_s < self.within_s:
+            return False
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """End the step's processes: with SIGTERM, then after some seconds with SIGKILL."""
+        assert self.process is not None
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGTERM)
+                self.process.wait(10)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def log(self, out: Path) -> Path:
+        return out / f"{self.name.replace(' ', '-')}.log"
+
+    @property
+    def passed(self) -> bool:
+        return self.process is not None and self.process.returncode in self.codes
+
+
+def verdict(output: str) -> str:
+    """Return what `verify-resume --json` found."""
+    found = json.loads(output[output.index("{") :])
+    return f"{'identical' if found['identical'] else 'differs'}, {json.dumps(found)[:300]}"
+
+
+def lines(count: int) -> Callable[[str], str]:
+    """Return a function that returns the last lines of an output."""
+    return lambda output: "\n".join(output.strip().splitlines()[-count:])
+
+
+def steps(device: str, out: Path, store: str) -> list[Step]:
+    """Return the steps; smaller ones without a GPU."""
+    gpu = device != "cpu"
+    verify = ["-m", "spotrun", "verify-resume", "--json", "--kills", "3" if gpu else "1"]
+    sentences = "1600" if gpu else "96"
+    resnet = ["examples/resnet50.py", "--", "--epochs", "2" if gpu else "1", "--precision", "16-mixed" if gpu else "bf16-mixed"]
+    narrow = [] if gpu else ["--width", "0.125"]
+    benchmark = ["-m", "benchmarks.checkpoint", "--variants", "none,ours,dcp_thread_s3,pl_local", "--store", store]
+    found = [
+        Step("verify-resume of a GPT", [*verify, f"{HERE}/gpt.py", "--", "--sentences", sentences], verdict),
+        Step("verify-resume of ResNet-50", [*verify, *resnet, *narrow, "--deterministic"], verdict),
+        Step("demo", ["examples/demo.py", "--store", str(out / "demo")], lines(6)),
+        Step("tests", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/test_accelerator.py"], lines(1)),
+        Step("NVML", ["-m", "tests.batteries.gpu.nvml"], lines(3)),
+    ]
+    if gpu:
+        found.append(Step("ResNet-50 not deterministic", [*verify, *resnet], verdict, codes=(0, 9)))
+        found.append(Step("copies", ["-m", "tests.batteries.gpu.copies"], lines(4), measures=True))
+    sizes = {"1 GB": "gpt", "8 GB": "gpt-8gb"} if gpu else {"9 MB": "tiny"}
+    for size, model in sizes.items():
+        words = [*benchmark, "--models", model, "--rounds", "1", "--json", str(out / f"checkpoints-{model}.json")]
+        found.append(Step(f"checkpoints of {size}", words, lines(40), measures=True))
+    return found
+
+
+def main(
+    device: Annotated[str, typer.Option(help="auto or cpu.")] = "auto",
+    out: Annotated[Path, typer.Option(help="Folder for the output of each step.")] = ROOT / "build" / "gpu",
+    store: Annotated[Path, typer.Option(help="Folder for the checkpoints of the benchmark.")] = Path("/dev/shm"),  # noqa: S108
+    only: Annotated[str, typer.Option(help="Only steps whose names contain one of these words, such as GPT,copies.")] = "",
+) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    wanted = [one for one in steps(device, out, str(store)) if any(word in one.name for word in only.split(","))]
+    began: list[Step] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for one in (each for each in wanted if not each.measures):
+            one.begin(out)
+            began.append(one)
+        wait(began, out)
+        for one in (each for each in wanted if each.measures):
+            one.begin(out)
+            began.append(one)
+            wait([one], out)
+    finally:
+        for one in began:
+            one.end()
+    table = Table("step", "passed", "s", title="What a GPU has confirmed" if device != "cpu" else "Without a GPU")
+    for one in wanted:
+        table.add_row(one.name, "yes" if one.passed else "NO", f"{one.lasted_s:.0f}")
+    Console().print(table)
+    raise SystemExit(0 if all(one.passed for one in wanted) else 1)
+
+
+def wait(began: Sequence[Step], out: Path) -> None:
+    """Wait until all have ended, and print the result of each when it has."""
+    running = list(began)
+    while running:
+        for one in [each for each in running if each.is_over()]:
+            running.remove(one)
+            say(one, out)
+        time.sleep(LOOKS_EVERY_S)
+
+
+def say(step: Step, out: Path) -> None:
+    """Print a step's result, or the end of its output if it failed."""
+    output = step.log(out).read_text(errors="replace")
+    try:
+        told = step.told(output) if step.passed else output[-3000:]
+    except (ValueError, LookupError):
+        told = output[-3000:]
+    print(f"--- {step.name}: {'passed' if step.passed else 'FAILED'} after {step.lasted_s:.0f} s\n{told}", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
