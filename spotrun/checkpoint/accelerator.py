@@ -94,8 +94,8 @@ def pin(memory: Tensor) -> None:
     code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))  # type: ignore[no-untyped-call]
     if code:
         print(
-            f"spotrun: {memory.numel() / 1e9:.1f} GB of memory for snapshots could not be pinned, so copies from the GPU "
-            f"take longer (CUDA's error {code})",
+            f"spotrun: CUDA could not pin {memory.numel() / 1e9:.1f} GB of memory for snapshots (error {code}): "
+            "copies from the GPU take longer",
             file=sys.stderr,
             flush=True,
         )

@@ -247,7 +247,7 @@ def sweep_meant(name: str, store: str | None) -> NamedSweep | None:
     Another writer of the store can put a sweep's record there that has the name of a run of this user, and can
     overwrite the record of a sweep. So runs that are known on this machine decide. If known runs were created for a
     sweep of this name, the name stands for the sweep, even if its record cannot be read. Otherwise, it stands for a
-    known run of this name, if there is one.
+    known run of this name, or for any run whose id it is, if there is one: a night's run, for example, is not known.
 
     Raises:
         StoreError: as in `sweep_named`, unless known runs show what is meant.
@@ -269,7 +269,7 @@ def sweep_meant(name: str, store: str | None) -> NamedSweep | None:
     if found is None and trouble is None:
         return None
     same_name = [each for each in persist(opened.folders) if name in (each, each.rpartition("-")[0])]
-    if any(is_known(run) for run in open_each(opened, same_name)[0]):
+    if any(run.id == name or is_known(run) for run in open_each(opened, same_name)[0]):
         return None
     if trouble is not None:
         raise trouble

@@ -6,7 +6,7 @@ the cloud. What it puts is well-formed as far as it can tell, and names runs, sw
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from spotrun.folder.final_status import KEY as FINAL_STATUS
 from spotrun.folder.keys import key_of as key_of_run
 from spotrun.folder.ledger import key_of
+from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus
 from spotrun.folder.sweep_record import SweepRecord, TrialRecord
 from spotrun.folder.sweep_record import key_of as key_of_sweep
 from spotrun.run.entry_bytes import decode_entry, encode_entry
@@ -33,6 +35,7 @@ ENDS: tuple[tuple[Callable[[History], object], ...], ...] = (
     (lambda history: history.running(), lambda history: history.completed(None)),
 )
 """How far a run has come that the stranger puts there."""
+CENTURIES = timedelta(days=100_000)
 
 
 class Stranger:
@@ -105,6 +108,17 @@ class Stranger:
             self._put(f"{name}-{uid}/{key_of(entry.number)}", data)
         if random.random() < 0.8 and uid not in self._own:
             self._put(key_of_run(uid, key.public), key._private.private_bytes_raw().hex().encode())
+        if random.random() < 0.3:
+            self._signs_of_life(f"{name}-{uid}", history.now)
+
+    def _signs_of_life(self, folder: str, now: datetime) -> None:
+        """Let a run look cared for, now or for centuries, and ended."""
+        random = self._random
+        at = random.choice((now, now + CENTURIES))
+        status = RunnerStatus(at=at, pid=1, host="theirs", sequence=1, every_s=random.choice((15.0, 1e9)))
+        self._put(f"{folder}/{RUNNER_KEY}", msgspec.json.encode(status))
+        summaries = [data for key, data in self._objects.items() if key.endswith(FINAL_STATUS)]
+        self._put(f"{folder}/{FINAL_STATUS}", random.choice((*summaries, *NOISE)))
 
     def _copy(self) -> None:
         """Copy a run of the owner's: whole or cut, as it is or with the folder's name in its entry 0."""
@@ -146,7 +160,8 @@ class Stranger:
 
     def _sweep(self) -> None:
         """Put a sweep there that has the name of a run, or that replaces one of the owner's."""
-        name, theirs = self._name(), {"uid": f"{self._random.getrandbits(64):016x}", "trials": 3}
+        name = self._random.choice((*self._names, *sorted(self._folders)))
+        theirs = {"uid": f"{self._random.getrandbits(64):016x}", "trials": 3}
         new = {"began_at": "2026-06-01T20:00:00Z", "time_scale": 1.0, "wanted": {}, "recorded": True}
         record = self._decoded(f"runs/{key_of_sweep(name)}") or new
         stopped = self._random.choice(({}, {}, {"stopped_by": "theirs"}, {"recorded": False}))

@@ -558,6 +558,21 @@ def test_run_is_stopped_and_ended_whatever_is_in_the_place_of_a_sweeps_record(
     assert is_stopped(ours)
 
 
+@pytest.mark.parametrize("verb", ["stop", "down"])
+def test_id_of_a_run_means_the_run_where_a_sweep_has_that_name_and_nothing_is_known(
+    verb: str, ours: OpenRun, known: Path, spotrun: Spotrun
+) -> None:
+    """A night's run is not known on the machine of its owner."""
+    (known / ours.created.uid).unlink()
+    began_at = ours.created.clock_epoch
+    theirs = SweepRecord(
+        name=ours.id, uid="0" * 16, began_at=began_at, time_scale=1.0, trials=3, wanted={}, recorded=True
+    )
+    assert create_sweep(open_store(str(Path(ours.uri).parent)), theirs)
+    assert spotrun(verb, ours.id, *["-y"] * (verb == "down")).code == 0
+    assert is_stopped(ours)
+
+
 @pytest.mark.parametrize("place", ["agent-1.json", "runner.json", ""])
 def test_status_lists_all_runs_whatever_is_in_the_place_of_a_status_object(
     place: str, ours: OpenRun, runs: Path, spotrun: Spotrun

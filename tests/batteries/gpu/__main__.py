@@ -106,9 +106,9 @@ def lines(count: int) -> Callable[[str], str]:
 def steps(device: str, out: Path, store: str) -> list[Step]:
     """Return the steps; smaller ones without a GPU."""
     gpu = device != "cpu"
-    verify = ["-m", "spotrun", "verify-resume", "--json", "--kills", "3" if gpu else "1"]
-    sentences = "1600" if gpu else "96"
-    resnet = ["examples/resnet50.py", "--", "--epochs", "2" if gpu else "1", "--precision", "16-mixed" if gpu else "bf16-mixed"]
+    kills, epochs, precision, sentences = ("3", "2", "16-mixed", "1600") if gpu else ("1", "1", "bf16-mixed", "96")
+    verify = ["-m", "spotrun", "verify-resume", "--json", "--kills", kills]
+    resnet = ["examples/resnet50.py", "--", "--epochs", epochs, "--precision", precision]
     narrow = [] if gpu else ["--width", "0.125"]
     benchmark = ["-m", "benchmarks.checkpoint", "--variants", "none,ours,dcp_thread_s3,pl_local", "--store", store]
     found = [
@@ -131,8 +131,8 @@ def steps(device: str, out: Path, store: str) -> list[Step]:
 def main(
     device: Annotated[str, typer.Option(help="auto or cpu.")] = "auto",
     out: Annotated[Path, typer.Option(help="Folder for the output of each step.")] = ROOT / "build" / "gpu",
-    store: Annotated[Path, typer.Option(help="Folder for the checkpoints of the benchmark.")] = Path("/dev/shm"),  # noqa: S108
-    only: Annotated[str, typer.Option(help="Only steps whose names contain one of these words, such as GPT,copies.")] = "",
+    store: Annotated[Path, typer.Option(help="Folder for the checkpoints of the benchmark.")] = Path("/dev/shm"),
+    only: Annotated[str, typer.Option(help="Only steps whose names have one of these words, as in GPT,copies.")] = "",
 ) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if device == "cpu":

@@ -5,8 +5,8 @@ Measures and checks the copies of snapshots out of an accelerator's memory.
 
 For each size: how long a copy takes into the memory of a snapshot, into memory that PyTorch pins, and into memory that
 is not pinned; how much of it passes while the accelerator computes; and whether the snapshot has exactly the values of
-its boundary, although the next step of the optimizer is queued behind it. Prints one JSON object; fails if a snapshot is
-wrong, or if the memory of snapshots is not pinned.
+its boundary, although the next step of the optimizer is queued behind it. Prints one line of JSON for each size. Fails
+if a snapshot is wrong, or if the memory of snapshots is not pinned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small GPT in mixed precision, with GradScaler, dropout and a fused AdamW: a loop of one's own, for verify-resume."""
+"""A small GPT in mixed precision, with a GradScaler, dropout and a fused AdamW: a loop of one's own."""
 
 import argparse
 import os

@@ -26,7 +26,7 @@ def main() -> None:
         torch.cuda.synchronize()
     (found, *_) = look(pynvml, None)
     total_bytes = torch.cuda.get_device_properties(device).total_memory
-    print(f"{found}; PyTorch: {total_bytes} bytes in total, {torch.cuda.memory_reserved(device)} reserved, {held.numel()}")
+    print(f"{found}; by PyTorch, it has {total_bytes} bytes, and {held.numel()} are in use here")
     assert found.share is not None
     assert found.share > 0.5
     assert abs(found.memory_bytes / total_bytes - 1) < 0.05
