@@ -8,6 +8,7 @@ iterators are generators, because Python closes a generator as soon as the scrip
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from types import FrameType, GeneratorType, ModuleType
@@ -26,6 +27,28 @@ AROUND = 4
 """
 Maximum number of objects between Python's `enumerate` and the pass that it finally reads. Such an object is, for
 example, a progress bar or its generator.
+"""
+_PAIRS = "read both with one loader, whose dataset returns pairs"
+_ENUMERATE = {
+    enumerate: (
+        "enumerate() counts the batches from 0 even if the training resumes within the epoch",
+        "use `for i, batch in loop.enumerate(loader)`; it accepts start= too",
+    )
+}
+_READERS: dict[type, tuple[str, str]] = {
+    zip: ("zip() reads its other iterables from their beginning even if the training resumes within the epoch", _PAIRS),
+    itertools.zip_longest: (
+        "zip_longest() reads its other iterables from their beginning even if the training resumes within the epoch",
+        _PAIRS,
+    ),
+    itertools.islice: (
+        "islice() counts the batches from 0 even if the training resumes within the epoch",
+        "leave the loop with `break` at a number that `loop.enumerate(loader)` gives",
+    ),
+}
+"""
+Iterators of Python whose own place is in no checkpoint, unlike that of the pass that they read. For each, why it is
+refused, and what to do.
 """
 
 
@@ -227,22 +250,21 @@ class Passes:
 
     # --- refusals
 
-    def look_around(self) -> None:
+    def look_around(self, *, counts: bool) -> None:
         """
-        Reject a script that numbers its batches with Python's `enumerate`, which would count from 0 again after a
-        resume.
+        Reject a script that reads a pass through an iterator of Python that would begin again at a resume, such as
+        `enumerate` or `zip`. With `counts`, the pass numbers its batches, so an `enumerate` around it does no harm.
 
-        The check is made only once per fit, because a script that uses `enumerate` in one pass uses it in all passes.
+        The check is made only once per fit, because a script that uses such an iterator in one pass uses it in all.
         """
         if self._looked:
             return
         self._looked = True
+        refused = _READERS if counts else _READERS | _ENUMERATE
         running = list(self._here.frames.between())
-        if any(_reads(one, running) for one in gc.get_objects() if type(one) is enumerate):
-            self.refuse(
-                "enumerate() counts the batches from 0 even if the training resumes within the epoch",
-                "use `for i, batch in loop.enumerate(loader)`; it accepts start= too",
-            )
+        for one in gc.get_objects():
+            if type(one) in refused and _reads(one, running):
+                self.refuse(*refused[type(one)])
 
     def refuse(self, reason: str, hint: str) -> NoReturn:
         self._refused = True
@@ -268,8 +290,7 @@ class Pass:
         return self._items()
 
     def _items(self) -> Iterator[Any]:
-        if not self._counts:
-            self._passes.look_around()
+        self._passes.look_around(counts=self._counts)
         try:
             for number, batch in self._passes.numbered(self._source):
                 yield self._give(number, batch)
@@ -287,8 +308,7 @@ def _has_length(source: Any) -> bool:
 
 def _reads(one: object, running: Sequence[FrameType]) -> bool:
     """
-    Return True if the `enumerate` object `one` iterates over a generator whose frame is in `running`, directly or
-    through other iterators.
+    Return True if the iterator `one` reads a generator whose frame is in `running`, directly or through others.
     """
     level: Iterable[object] = [one]
     for _ in range(AROUND):

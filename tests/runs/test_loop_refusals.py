@@ -20,6 +20,8 @@ SCRIPT = str(ROOT / "tests/support/trainings/refused_loops.py")
         ("second_loop", "a loop was started while another one was running", "one after the other"),
         ("enumerated", "enumerate() counts the batches", "loop.enumerate"),
         ("enumerated_bar", "enumerate() counts the batches", "loop.enumerate"),
+        ("zipped", "zip() reads its other iterables from their beginning", "with one loader"),
+        ("sliced", "islice() counts the batches", "loop.enumerate"),
         ("no_optimizer", "Loop has no optimizer", "optimizer=optimizer"),
         ("other_model", "optimizer trains weights of no model that Loop was given", "other=other"),
         ("outside_of_epochs", "loop.batches was called outside of loop.epochs", "loop.epochs(10)"),

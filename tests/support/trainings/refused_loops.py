@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 
@@ -48,6 +49,21 @@ def enumerated_bar() -> None:
             step()
 
 
+def zipped() -> None:
+    """Pairs labelled batches with others, whose place nobody knows after a resume."""
+    loop = Loop(model=model, optimizer=optimizer)
+    for _ in loop.epochs(2):
+        for _ in zip(tqdm(loop.enumerate(train)), itertools.cycle(train), strict=False):
+            step()
+
+
+def sliced() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    for _ in loop.epochs(2):
+        for _ in itertools.islice(loop.batches(train), 4):
+            step()
+
+
 def no_optimizer() -> None:
     trains(Loop(model=model))
 
@@ -59,8 +75,9 @@ def other_model() -> None:
 def two_passes_at_once() -> None:
     loop = Loop(model=model, optimizer=optimizer)
     for _ in loop.epochs(2):
-        for _ in zip(loop.batches(train), loop.batches(train), strict=True):
-            step()
+        for _ in loop.batches(train):
+            for _ in loop.batches(train):
+                step()
 
 
 def outside_of_epochs() -> None:
