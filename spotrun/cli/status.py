@@ -70,7 +70,7 @@ def status(
         raise SpecInvalid("--watch and --json cannot be combined", hint="leave out one of them")
     runs, unreadable = look_in(store or DEFAULT_STORE)
     sweep = None if name is None else sweep_meant(name, store)
-    trials = set[str]() if sweep is None else sweep.folders()
+    trials = set[str]() if sweep is None else {run.id for run in sweep.runs()}
     named = _named(runs, name) if sweep is None else [run for run in runs if run.id in trials]
     damaged = [_unreadable_row(each) for each in unreadable if each.name.startswith(name or "")]
     if name is not None and not named and not damaged and sweep is None:
@@ -164,10 +164,10 @@ def _facts(run: OpenRun) -> dict[str, Any]:
     Return the facts that the list shows about a run. If the run has ended and a runner has written its final status,
     take them from there, because reading a ledger is slow.
     """
-    from spotrun.folder.final_status import final_status, read_final_status
+    from spotrun.folder.final_status import final_status
     from spotrun.store.retrying import persist
 
-    status = persist(lambda: read_final_status(run.store, run.created))
+    status = persist(run.final_status)
     if status is None:
         try:
             state = run.ledger.refresh()

@@ -111,6 +111,7 @@ _OBEYED = {
     ),
     Unfetched.SETTINGS: (
         *("jupyter*config.*", "ipython*config.*", "ipcluster*config.*", "celeryconfig.py", "*.conf.py"),
+        *("mkdocs.y*ml", "lefthook*.y*ml"),
         *("*rc", "irb.rc", "texmf.cnf", "startup.m", "root*.c", "autorun.inf", "desktop.ini"),
     ),
 }
@@ -130,8 +131,8 @@ be read.
 """
 _SHORT_NAME = re.compile(r"([^.]{1,7})~[0-9]+(?:\.([^.]{0,3}))?")
 """Pattern of the short names by which Windows' file systems also find files with longer names: `GIT~1` is `.git`."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-"""Control characters, which terminals obey."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control and direction characters and separators of lines, which terminals obey."""
 _BLANK_LETTERS = "\u115f\u1160"
 """Hangul fillers. They are letters, but invisible, and some file systems ignore them."""
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Me", "Mn"})

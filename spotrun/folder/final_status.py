@@ -25,7 +25,7 @@ from spotrun.account.summary import RunSummary, summarise
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder.keys import KeyMissing, is_signed
 from spotrun.folder.ledger import FOLDER as LEDGER
-from spotrun.folder.ledger import Ledger, forged, key_of
+from spotrun.folder.ledger import Ledger, NewestSeen, forged, key_of
 from spotrun.folder.status_objects import FOLDER
 from spotrun.run.bounds import Count, OutOfBounds, decode
 from spotrun.run.entry_bytes import parted, seal
@@ -135,11 +135,14 @@ def write_final_status(store: Store, ledger: Ledger) -> None:
         store.put_status(KEY, seal(ledger.signed(msgspec.json.encode(stored))))
 
 
-def read_final_status(store: Store, created: RunCreated) -> RunStatus | None:
+def read_final_status(store: Store, created: RunCreated, seen: NewestSeen | None = None) -> RunStatus | None:
     """
     Return the final status; None if no stored status matches the ledger. A status matches if the ledger's listing and
     its last entry are the same as when the status was written. An unreadable status counts as missing, and so does one
     that the owner has not signed, if the run has a key.
+
+    `seen` is the newest entry that this machine has read. A status of a ledger that has fewer entries counts as missing
+    too: another writer of the store may have taken entries away, and put an earlier status back.
 
     Raises:
         StoreUnavailable: the store does not answer now.
@@ -153,6 +156,8 @@ def read_final_status(store: Store, created: RunCreated) -> RunStatus | None:
             return None
         listed = store.list(LEDGER)
         if not _is_whole(listed) or _digest(listed) != stored.listed_sha256:
+            return None
+        if seen is not None and seen.number >= len(listed):
             return None
         last = store.get(listed[-1].key, 0, ENTRY_SIZE_MAX + 1)
     except StoreUnavailable:

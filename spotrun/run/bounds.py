@@ -48,8 +48,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A time in nanoseconds since 1970, as file systems record it."""
-Scale = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
-"""The ratio of run time to system time."""
+Scale = Annotated[float, msgspec.Meta(ge=0.1, le=1_000_000)]
+"""The ratio of run time to system time. A job's is from 1 to 100,000; tests use others."""
 Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32)]
 """The exit code of a process; negative if a signal ended it."""

@@ -26,6 +26,7 @@ from spotrun.clouds.registry import cloud_of
 from spotrun.errors import LedgerDamaged, RunCopied, RunMisnamed, RunNotFound, StoreError, StoreUnavailable
 from spotrun.folder.attendance import UNATTENDED_AFTER, UNATTENDED_AFTER_MAX, has_died, lasts
 from spotrun.folder.bench_record import FOLDER as BENCH
+from spotrun.folder.final_status import RunStatus, read_final_status
 from spotrun.folder.keys import FOLDER as KEYS
 from spotrun.folder.keys import OwnersKey
 from spotrun.folder.ledger import Ledger, first_object
@@ -107,6 +108,15 @@ class OpenRun:
         except LedgerDamaged as damage:
             what = f"{damage.message}; only the entries before it are shown"
             return self.ledger.state, LedgerDamaged(what, hint=damage.hint)
+
+    def final_status(self) -> RunStatus | None:
+        """
+        Return the stored final status; None if there is none that can be trusted.
+
+        Raises:
+            StoreUnavailable: the store does not answer now.
+        """
+        return read_final_status(self.store, self.created, self.known.newest())
 
     @cached_property
     def runs(self) -> Store:

@@ -15,7 +15,6 @@ from spotrun.clock import system_clock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import SpecInvalid, StoreError, needs_extra
-from spotrun.folder.final_status import read_final_status
 from spotrun.market.world import World
 from spotrun.notify.sinks import require_sinks
 from spotrun.offering import Offering
@@ -41,8 +40,8 @@ from spotrun.store.port import Store
 
 RUNS_MAX = 10
 """
-Maximum number of earlier runs, counted from the newest, that are checked. The user gets a note about each of them that
-still trains or still costs money.
+Maximum number of earlier runs that are checked: those known on this machine first, and the newest first. The user gets
+a note about each of them that still trains or still costs money.
 """
 ONLY_WHERE_THE_NETWORK_IS_YOURS = (
     "PyTorch on them executes whatever arrives at its ports, from any sender: use a private network (docs/gangs.md)."
@@ -54,8 +53,8 @@ class Prepared(NamedTuple):
     A job that is ready to begin.
 
     `spec` is the job as it will be stored, and `chosen` is the offering that it requests first. `earlier` are the runs
-    with the same name, newest first. `notes` are for the user. `start` is the Lightning checkpoint that the training
-    starts from. `later` is True if the job is to begin later.
+    with the same name: those that are known on this machine first, then the newest. `notes` are for the user. `start`
+    is the Lightning checkpoint that the training starts from. `later` is True if the job is to begin later.
     """
 
     spec: RunSpec
@@ -98,19 +97,10 @@ class Prepared(NamedTuple):
 
     def going_on(self) -> list[str]:
         """
-        Return a note on each earlier run that is still training or may still cost money. If one of the runs cannot be
-        read, return no notes.
+        Return a note on each earlier run that is still training or may still cost money, or that is known on this
+        machine and cannot be read.
         """
-        try:
-            unended = [run for run in self.earlier[:RUNS_MAX] if not read_final_status(run.store, run.created)]
-            found = [(run, run.ledger.refresh(), attended(run)) for run in unended]
-        except StoreError:
-            return []
-        return [
-            attended_to(run.typed, state) if looked_after else left_alone(run.typed, state)
-            for run, state, looked_after in found
-            if state.terminal is None and (looked_after or not all(each.settled for each in state.launches.values()))
-        ]
+        return [note for run in self.earlier[:RUNS_MAX] if (note := _if_going_on(run))]
 
     def create(self) -> OpenRun:
         """
@@ -174,15 +164,28 @@ def prepare_later(
 
 def _earlier_runs(job: str, store: Store | None) -> list[OpenRun]:
     """
-    Return the readable runs in `store` whose job has this name, newest first. Return an empty list if `store` is None
-    or cannot be read.
+    Return the readable runs in `store` whose job has this name: first those that are known on this machine, so that
+    another writer of the store cannot put others in front of them; each group newest first. Return an empty list if
+    `store` is None or cannot be read.
     """
     if store is None:
         return []
     with contextlib.suppress(StoreError):
         runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == job])
-        return sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
+        return sorted(runs, key=lambda run: (run.known.is_known(), run.created.clock_epoch), reverse=True)
     return []
+
+
+def _if_going_on(run: OpenRun) -> str | None:
+    try:
+        if run.final_status() is not None:
+            return None
+        state, looked_after = run.ledger.refresh(), attended(run)
+    except StoreError as error:
+        return f"{run.typed} cannot be read: {error.message}" if run.known.is_known() else None
+    if state.terminal is not None or (not looked_after and all(each.settled for each in state.launches.values())):
+        return None
+    return attended_to(run.typed, state) if looked_after else left_alone(run.typed, state)
 
 
 def _newest_state(runs: Sequence[OpenRun]) -> RunState | None:

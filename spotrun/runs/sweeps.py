@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from itertools import takewhile
 from shlex import quote
 from typing import Any
 
@@ -37,12 +36,6 @@ class NamedSweep:
         """The words that name this sweep on a command line, quoted for a shell."""
         elsewhere = self.store.uri != address.absolute(default_store()).rstrip("/")
         return self.record.name + (f" --store {quote(self.store.uri)}" if elsewhere else "")
-
-    def folders(self) -> set[str]:
-        """Return the folders of the runs of all trials that have begun."""
-        numbers = range(1, self.record.trials + 1)
-        uids = takewhile(bool, (run_of_trial(self.store, self.record, number) for number in numbers))
-        return {self.record.folder_of(number, uid) for number, uid in enumerate(uids, 1) if uid is not None}
 
     def is_over(self, begun: Sequence[OpenRun]) -> bool:
         """Return True if all runs of the sweep (`begun`) have ended, and no further trial will begin."""

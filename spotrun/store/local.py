@@ -73,7 +73,10 @@ class LocalStore:
             _require_file(path)
             with self._files.open(str(path), "rb", block_size=None) as file:
                 file.seek(start)
-                data: bytes = file.read(-1 if size is None else size)
+                # Python allocates the memory for `size` bytes before it reads, and the caller may not know how many
+                # there are.
+                there = max(0, path.stat().st_size - start)
+                data: bytes = file.read(there if size is None else min(size, there))
                 return data
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:

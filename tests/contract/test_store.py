@@ -112,7 +112,7 @@ def test_a_part_of_an_object_can_be_read(store: Store) -> None:
     assert store.get("x", 3) == b"3456789"
     assert store.get("x", 3, 4) == b"3456"
     assert store.get("x", 0, 0) == b""
-    assert store.get("x", 8, 100) == b"89"
+    assert store.get("x", 8, 10**15) == b"89"
     assert store.get("x", 10) == b""
     assert store.get("x", 100, 5) == b""
 

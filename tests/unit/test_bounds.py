@@ -73,6 +73,13 @@ def test_entry_with_an_impossible_figure_is_void(fields: dict[str, Any]) -> None
     assert decode_entry(changed(history, COMMIT, **fields)) is None
 
 
+def test_run_whose_time_hardly_passes_is_not_read() -> None:
+    """Its end would lie beyond the last year that Python knows, for `prune` too."""
+    history = running()
+    assert decode_entry(changed(history, 0)) is not None
+    assert decode_entry(changed(history, 0, time_scale=1e-300)) is None
+
+
 def test_the_largest_figures_are_read() -> None:
     fields = {"size_bytes": NUMBER_MAX, "stall_s": SECONDS_MAX, "taken_at": "2200-12-31T23:59:59Z"}
     assert decode_entry(changed(running(), COMMIT, **fields)) is not None

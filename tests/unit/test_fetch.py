@@ -278,6 +278,8 @@ def test_reason_names_the_tool_that_would_obey_the_file(run: Run, spotrun: Spotr
         "matplotlibrc": "Jupyter, Matplotlib",
         "-rf": "programs",
         "a\x1bb": "a terminal",
+        "a\u202eb": "a terminal",
+        "mkdocs.yml": "Jupyter, Matplotlib",
         "GIT~1/config": "Windows",
     }
     run.lists(dict.fromkeys(tools, "text"))

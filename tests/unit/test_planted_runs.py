@@ -30,6 +30,7 @@ from spotrun.runs.known import create_known, is_known, remember
 from spotrun.runs.known_record import forget
 from spotrun.runs.open_run import OpenRun, open_run, runs_in, writer
 from spotrun.runs.open_run import attended as is_attended
+from spotrun.runs.prepared import RUNS_MAX, _earlier_runs, _if_going_on
 from spotrun.runs.sweeps import NamedSweep, sweep_named
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
@@ -217,7 +218,7 @@ def test_sweep_takes_no_more_than_a_stop_from_its_record(sweep: Sweeping, spec: 
 def test_sweep_whose_record_was_put_there_before_asks_as_a_new_one_does(
     spec: RunSpec, spotrun: Spotrun, job: Path, sweep: Sweeping
 ) -> None:
-    planted = replace(named(spec).record, time_scale=1e-3, trials=99, deadline_s=9e7, recorded=False)
+    planted = replace(named(spec).record, time_scale=0.1, trials=99, deadline_s=9e7, recorded=False)
     replace_sweep(named(spec).store, planted)
     said = spotrun("sweep", job, *RIGHT)
     assert said.code == 2, "there is no terminal to ask on"
@@ -620,6 +621,35 @@ def test_final_status_counts_only_with_the_owners_signature(ours: OpenRun) -> No
     assert read_final_status(ours.store, ours.created) is None
     ours.store.put(FINAL, seal(signed(body.replace(b'"failed"', b'"completed"'), signature)))
     assert read_final_status(ours.store, ours.created) is None
+
+
+def test_final_status_of_before_counts_no_more_once_the_run_went_on(
+    ours: OpenRun, runs: Path, spotrun: Spotrun
+) -> None:
+    """A writer takes the entries after it away, and puts it back."""
+    ours.ledger.append(lambda _: ev.RunFailed(cause=Cause.QUOTA, detail="none left"))
+    write_final_status(ours.store, ours.ledger)
+    before, entries = ours.store.get(FINAL), set((runs / ours.id / "ledger").iterdir())
+    ours.ledger.append(lambda _: ev.ResumeRequested(by="me"))
+    ours.store.put_status(FINAL, before)
+    for later in set((runs / ours.id / "ledger").iterdir()) - entries:
+        later.unlink()
+    (row,) = spotrun("status", "--json").json
+    assert row["state"] == "damaged"
+    assert "this machine has read entry" in spotrun("why", ours.id).err
+
+
+@pytest.mark.parametrize("planted", ["a damaged run", "many newer runs"])
+def test_launch_tells_of_the_users_own_run_that_goes_on_whatever_else_has_its_name(
+    planted: str, ours: OpenRun, runs: Path
+) -> None:
+    for number in range(1 if planted == "a damaged run" else 12):
+        theirs = copied(runs, ours, "net", f"{number:010x}")
+        if planted == "a damaged run":
+            (runs / theirs.id / key_of(1)).write_bytes(b"noise")
+    ours.store.put_status(RUNNER_KEY, b"{}")
+    earlier = _earlier_runs("net", open_store(str(runs)))
+    assert [note for run in earlier[:RUNS_MAX] if (note := _if_going_on(run)) and ours.id in note]
 
 
 def test_copied_run_that_is_not_known_is_ended_by_its_name(ours: OpenRun, runs: Path, spotrun: Spotrun) -> None:
