@@ -52,6 +52,24 @@ def test_a_pass_that_is_drawn_again_in_another_process_is_the_same():
     assert pass_of(other, again, 3) == pass_of(state, sampler, 3) == [4]
 
 
+def test_long_list_that_a_hook_shuffles_in_place_is_saved_as_an_array():
+    sampler, again = Own(), Own()
+    sampler.shares, again.shares = [[n / 7] * 2 for n in range(100)], [[n / 7] * 2 for n in range(100)]
+    state, other = Samplers(sampler), Samplers(again)
+    pass_of(state, sampler, 0)
+    assert state.state(next_pass=False)["since"] == {}
+    random.shuffle(sampler.table)
+    sampler.shares[3][0] = 0.5
+    saved = state.state(next_pass=False)
+    assert sorted(saved["since"]) == ["sampler.shares", f"sampler.table{samplers.PACKED}"]
+    assert saved["since"][f"sampler.table{samplers.PACKED}"].dtype == np.int64
+    for snapshot in (saved, state.state(next_pass=True)):
+        other.resume(snapshot)
+        pass_of(other, again, 0)
+        assert (again.table, again.shares) == (sampler.table, sampler.shares)
+        assert type(again.table[0]) is int
+
+
 def test_data_that_a_sampler_holds_keeps_its_items():
     """A RandomSampler holds the data set, which may be a list. Other lists of the script have its items too."""
     data = [[1, 2], [3]]
@@ -81,9 +99,9 @@ def test_long_values_are_saved_only_if_they_have_changed():
     state = Samplers(BatchSampler(sampler, 2, False))
     state.begin(0)
     state.drawn()
-    assert "sampler.sampler.table" not in state.state(next_pass=True)["before"]
+    assert not any("table" in name for name in state.state(next_pass=True)["before"])
     sampler.table[3] = 0
-    assert state.state(next_pass=True)["before"]["sampler.sampler.table"][3] == 0
+    assert state.state(next_pass=True)["before"][f"sampler.sampler.table{samplers.PACKED}"][3] == 0
 
 
 def test_an_order_without_an_end_is_drawn_as_far_as_it_is_needed(monkeypatch):
