@@ -24,12 +24,12 @@ def dump(module: torch.nn.Module, *, gradients: bool = False) -> State:
             name: {
                 "states": {state: _flat(getattr(metric, state)) for state in metric._defaults},
                 "updates": metric._update_count,
-                "counts": counts_of(metric),
+                "counts": values_of(metric),
             }
             for name, metric in _metrics(parts)
         },
         "gradients": {
-            name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None
+            name: _saved(parameter.grad) for name, parameter in module.named_parameters() if parameter.grad is not None
         }
         if gradients
         else {},
@@ -56,7 +56,8 @@ def load(module: torch.nn.Module, state: State) -> None:
         metric: Any = metrics[name]
         for field, value in saved["states"].items():
             setattr(metric, field, _to(value, metric.device))
-        vars(metric).update(saved.get("counts", {}))  # checkpoints of earlier versions lack this entry
+        counts = saved.get("counts", {})  # checkpoints of earlier versions lack this entry
+        vars(metric).update({name: _to(value, metric.device) for name, value in counts.items()})
         metric._update_count = saved["updates"]
         metric._computed = None
 
@@ -64,11 +65,33 @@ def load(module: torch.nn.Module, state: State) -> None:
 def load_gradients(module: torch.nn.Module, state: State) -> None:
     parameters = dict(module.named_parameters())
     for name, gradient in state["gradients"].items():
-        parameters[name].grad = gradient.to(parameters[name].device)
+        parameters[name].grad = _restored(gradient).to(parameters[name].device)
+
+
+def _saved(gradient: torch.Tensor) -> Any:
+    """Return a gradient as a checkpoint holds it: a sparse one, as of an `nn.Embedding(sparse=True)`, in its parts."""
+    if gradient.layout is not torch.sparse_coo:
+        return gradient
+    return {
+        "indices": gradient._indices(),
+        "values": gradient._values(),
+        "shape": gradient.shape,
+        "coalesced": gradient.is_coalesced(),
+    }
+
+
+def _restored(saved: Any) -> torch.Tensor:
+    if isinstance(saved, torch.Tensor):
+        return saved
+    return torch.sparse_coo_tensor(
+        saved["indices"], saved["values"], saved["shape"], is_coalesced=saved["coalesced"], check_invariants=True
+    )
 
 
 def _to(value: Any, device: torch.device) -> Any:
-    return [item.to(device) for item in value] if isinstance(value, list) else value.to(device)
+    if isinstance(value, list):
+        return [item.to(device) for item in value]
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 Parts = Iterable[tuple[str, torch.nn.Module]]
@@ -89,12 +112,19 @@ def _metrics(parts: Parts) -> list[tuple[str, Any]]:
     return [(name, part) for name, part in parts if is_metric(type(part))]
 
 
-def counts_of(metric: Any) -> dict[str, int | float]:
+def values_of(metric: Any) -> dict[str, int | float | torch.Tensor]:
     """
-    Return the attributes of a metric that are plain numbers. A metric over a window of recent values, for example,
-    keeps its position in the window in such an attribute.
+    Return the attributes of a metric that are plain numbers, and the public ones that are tensors but none of its
+    states. A metric over a window of recent values, for example, keeps its position in the window in such an attribute,
+    and torchmetrics' MinMaxMetric the extremes so far.
     """
-    return {name: value for name, value in vars(metric).items() if type(value) in (int, float, bool)}
+    values, states = vars(metric), metric._defaults
+    numbers = {name: value for name, value in values.items() if type(value) in (int, float, bool)}
+    return numbers | {
+        name: value
+        for name, value in values.items()
+        if type(value) is torch.Tensor and name[:1] != "_" and name not in states
+    }
 
 
 def is_metric(kind: type) -> bool:

@@ -355,9 +355,8 @@ class Walk:
         parts = self.own_parts(module)
         if self._plain_of(module) is not None and module_state.is_metric(type(module)):
             values = vars(module)
-            parts = {name: values[name] for name in (*values["_defaults"], "_computed")} | module_state.counts_of(
-                module
-            )
+            states = {name: values[name] for name in (*values["_defaults"], "_computed")}
+            parts = states | module_state.values_of(module)
         return parts | {name: vars(module)[name] for name in TENSORS_OF_TORCH if vars(module)[name]}
 
     def _plain_of(self, module: nn.Module) -> dict[str, Any] | None:
