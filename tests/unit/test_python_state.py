@@ -61,6 +61,35 @@ def test_plain_values_come_back_as_they_were(value: Any) -> None:
         assert found == value
 
 
+def test_attributes_of_parameters_come_back() -> None:
+    """As Grokfast keeps averages of gradients there, and EWC what it knows of the Fisher information."""
+
+    def process() -> Process:
+        made = Process()
+        weight, bias = made.net.layer.weight, made.net.layer.bias
+        weight.fisher, weight.seen, bias.old = torch.zeros(2), [], "x"
+        made.script.teacher = nn.Linear(2, 2)  # no part of the trained module
+        return made.begun()
+
+    first = process()
+    weight, bias = first.net.layer.weight, first.net.layer.bias
+    weight.fisher += 3
+    weight.seen.append(weight.fisher)
+    weight.ema = torch.ones(2)
+    bias.count = 7
+    del bias.old
+    first.script.teacher.weight.ema = torch.ones(2)
+    first.image()
+    weight.ema.mul_(4)
+    image = first.image()
+    resumed = process().resumed(image)
+    layer = resumed.net.layer
+    assert resumed.script.teacher.weight.ema.tolist() == [1, 1]
+    assert (layer.weight.fisher.tolist(), layer.weight.ema.tolist()) == ([3, 3], [4, 4])
+    assert layer.weight.seen[0] is layer.weight.fisher
+    assert vars(layer.bias) == {"count": 7}
+
+
 def seven() -> int:
     return 7
 

@@ -187,15 +187,13 @@ class Walk:
                 stack += _inner(where, part)
                 continue
             self.trained_parts.add(id(part))
-            plain = self._plain_of(part) if part is not module else None
-            if plain is not None:
-                self.plain.append((part, tuple(plain)))
-                nodes[id(part)] = Node("nn", where, part, plain)
-                self.compared.append(id(part))
-                parts = plain
+            parts = self._plain_of(part) if part is not module else None
+            if parts is not None:
+                self.plain.append((part, tuple(parts)))
             else:
                 parts = self._attributes(part, (OF_TORCH | own) - FLAGS_OF_TORCH if part is module else OF_TORCH)
-                self._keep(Node("nn", where, part, parts, self._still))
+            parts |= _of_parameters(part)
+            self._keep(Node("nn", where, part, parts, self._still))
             if part._parameters:
                 parts[FLAGS] = self._registered(where, part._parameters)
             if part._buffers:
@@ -357,7 +355,8 @@ class Walk:
             values = vars(module)
             states = {name: values[name] for name in (*values["_defaults"], "_computed")}
             parts = states | module_state.values_of(module)
-        return parts | {name: vars(module)[name] for name in TENSORS_OF_TORCH if vars(module)[name]}
+        parts |= {name: vars(module)[name] for name in TENSORS_OF_TORCH if vars(module)[name]}
+        return parts | _of_parameters(module)
 
     def _plain_of(self, module: nn.Module) -> dict[str, Any] | None:
         """Return the public scalar attributes of a library's module; None if the script defines the module's class."""
@@ -407,6 +406,16 @@ def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
 def cells_of(function: FunctionType) -> dict[str, CellType]:
     """Return the cells of the variables that `function` shares with the enclosing function."""
     return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+
+def _of_parameters(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes that were set on the parameters of a module, by names such as `weight.ema`."""
+    return {
+        f"{name}.{attribute}": value
+        for name, parameter in module._parameters.items()
+        if parameter is not None and vars(parameter)
+        for attribute, value in vars(parameter).items()
+    }
 
 
 def _is_empty(cell: CellType) -> bool:

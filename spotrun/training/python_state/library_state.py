@@ -2,9 +2,9 @@
 Finds the modules that have changed since the last snapshot, among those that a library defines, such as torch's layers.
 A model consists mostly of such modules.
 
-The state of such a module consists of a few plain attributes (such as `Dropout.p`), and of the `requires_grad` flags of
-its parameters. A large model has thousands of such modules, and all of them are compared at each snapshot, so the
-comparison has to be fast.
+The state of such a module consists of a few plain attributes (such as `Dropout.p`), of the `requires_grad` flags of its
+parameters, and of the attributes that the script has set on them. A large model has thousands of such modules, and all
+of them are compared at each snapshot, so the comparison has to be fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from spotrun.training.python_state.values import SCALARS
+
 _requires_grad = attrgetter("requires_grad")
+_set_on = attrgetter("__dict__")
 
 
 class LibraryModuleState(NamedTuple):
@@ -29,6 +32,8 @@ class LibraryModuleState(NamedTuple):
     tensors: Sequence[Tensor | None]
     parameters: Sequence[Tensor]
     flags: list[bool]
+    set_on: list[dict[str, Any]]
+    """The attributes of each parameter."""
 
     @classmethod
     def of(cls, module: nn.Module, names: Sequence[str]) -> LibraryModuleState:
@@ -37,7 +42,8 @@ class LibraryModuleState(NamedTuple):
         attributes = vars(module)
         parameters = [parameter for parameter in module._parameters.values() if parameter is not None]
         flags = list(map(_requires_grad, parameters))
-        return cls(module, len(attributes), get, get(attributes), _tensors(attributes), parameters, flags)
+        tensors, set_on = _tensors(attributes), list(map(dict, map(_set_on, parameters)))
+        return cls(module, len(attributes), get, get(attributes), tensors, parameters, flags, set_on)
 
     def is_same(self) -> bool:
         attributes = vars(self.module)
@@ -46,7 +52,18 @@ class LibraryModuleState(NamedTuple):
         tensors = _tensors(attributes)
         if len(tensors) != len(self.tensors) or not all(map(is_, tensors, self.tensors)):
             return False
-        return list(map(_requires_grad, self.parameters)) == self.flags
+        if list(map(_requires_grad, self.parameters)) != self.flags:
+            return False
+        return all(map(_has_same, map(_set_on, self.parameters), self.set_on))
+
+
+def _has_same(now: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Return True if nothing has changed. A tensor may have been changed in place, so it counts as changed."""
+    if not now and not before:
+        return True
+    return now.keys() == before.keys() and all(
+        type(value) in SCALARS and value is before[name] for name, value in now.items()
+    )
 
 
 def _tensors(attributes: dict[str, Any]) -> list[Tensor | None]:

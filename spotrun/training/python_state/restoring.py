@@ -345,6 +345,8 @@ def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str,
     """Restore an object's attributes without calling its class's `__setattr__`, which may be the script's code."""
     if kind == "nn" and FLAGS in parts:
         _set_flags(holder, parts.pop(FLAGS))
+    if kind == "nn":
+        _set_on_parameters(holder, {name: parts.pop(name) for name in list(parts) if "." in name}, gone)
     own = {name: part for name, part in parts.items() if not is_name_of_python(name)}
     if kind == "class":
         for name, part in own.items():
@@ -358,6 +360,19 @@ def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str,
             if f"{CLOSURE}{name}" in own:
                 cell.cell_contents = own.pop(f"{CLOSURE}{name}")
     set_attributes(holder, own, gone)
+
+
+def _set_on_parameters(module: nn.Module, parts: dict[str, Any], gone: tuple[str, ...]) -> None:
+    """Restore the attributes of a module's parameters, which have names such as `weight.ema`."""
+    for path in (*parts, *gone):
+        name, dot, attribute = path.partition(".")
+        parameter = module._parameters.get(name)
+        if not dot or parameter is None or is_name_of_python(attribute):
+            continue
+        if path in parts:
+            vars(parameter)[attribute] = parts[path]
+        else:
+            vars(parameter).pop(attribute, None)
 
 
 def _set_flags(module: nn.Module, flags: tuple[tuple[str, bool], ...]) -> None:
