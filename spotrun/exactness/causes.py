@@ -121,7 +121,8 @@ NAMED_MAX = 5
 
 def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
-    Return the likely causes in words. Causes that the run itself reported come first.
+    Return the likely causes in words, the most likely one first: what the run itself reported, then what is usual for
+    this kind of difference, and last the files that a training wrote outside its work folder, which most trainings do.
 
     Causes that do not fit the evidence are left out. If the interrupted training had trained the same batch without a
     difference before it was killed, causes that would make any two trainings differ are ruled out. If the trainings
@@ -137,6 +138,7 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     named = _named(evidence)
     if not evidence.resumes:
         left = named or ["the second start found what the first start had left"]
+        left += _outside(evidence) if evidence.written_outside else []
         end = f"; or {by_itself}" if evidence.varies else ""
         return f"{causes.seen}, and no trainer began from a checkpoint: {'; '.join(left)}{end}"
     if found.trained_before or not evidence.varies:
@@ -144,22 +146,20 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
         parts = [*named, causes.after_resume]
     else:
         seen, parts = causes.seen, [*named, causes.after_resume, f"or {by_itself}"]
-    return f"{seen}: {'; '.join(parts)}" + ("" if named else f"; {_OUTSIDE}")
-
-
-_OUTSIDE = "checkpoints do not hold files outside the work folder either"
+    return f"{seen}: {'; '.join([*parts, *_outside(evidence)])}"
 
 
 def _named(evidence: Evidence) -> list[str]:
-    found = []
-    if evidence.not_carried:
-        found.append(f"as the run reported, this has changed and is in no checkpoint: {_listed(evidence.not_carried)}")
+    if not evidence.not_carried:
+        return []
+    return [f"as the run reported, this has changed and is in no checkpoint: {_listed(evidence.not_carried)}"]
+
+
+def _outside(evidence: Evidence) -> list[str]:
+    said = "checkpoints do not hold files outside the work folder either"
     if evidence.written_outside:
-        found.append(
-            "the training wrote these files outside the work folder, and no checkpoint holds them: "
-            + _listed(evidence.written_outside)
-        )
-    return found
+        return [f"{said}, and the training wrote {_listed(evidence.written_outside)}"]
+    return [] if evidence.not_carried else [said]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -70,7 +70,7 @@ def progress_line(progress: RehearsalProgress) -> str:
 
 def text(seen: Verification) -> str:
     parts = [verdict(seen), *others(seen.differences), *named_by_the_run(seen.not_carried)]
-    parts += [*_scope(seen), *_kills(seen), _times(seen)]
+    parts += [*_scope(seen), *_outside(seen.written_outside), *_kills(seen), _times(seen)]
     if seen.identical:
         parts += [f"sha256 of {name}: {digest}" for name, digest in msgspec.to_builtins(seen.straight).items()]
     elif seen.likely_cause is not None:
@@ -169,6 +169,13 @@ def uncompared(seen: Verification | CommandVerification) -> list[str]:
     for each in seen.not_compared:
         names.setdefault(each.why, []).append(each.name)
     return [f"  not compared: {_listed(found)}, as {why}" for why, found in names.items()]
+
+
+def _outside(paths: Sequence[str]) -> list[str]:
+    """Return a line about the files that no checkpoint holds, because the script wrote them outside its work folder."""
+    if not paths:
+        return []
+    return [f"  not compared: {count_of(len(paths), 'file')} outside the work folder: {_listed(list(paths))}"]
 
 
 def _listed(names: list[str]) -> str:

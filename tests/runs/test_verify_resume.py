@@ -214,7 +214,7 @@ def test_files_outside_of_the_work_folder_are_named_with_a_difference(tmp_path: 
     one, other = seen["written_outside"]
     assert one.startswith(f"{outside}.")
     assert other.startswith(f"{outside}.")
-    assert f"no checkpoint holds them: {one}, {other}" in seen["first_difference"]["likely_cause"]
+    assert seen["first_difference"]["likely_cause"].endswith(f"and the training wrote {one}, {other}")
 
 
 def test_training_without_a_step_is_reported_as_such() -> None:
@@ -404,6 +404,12 @@ def test_five_more_differences_are_named_and_the_rest_counted() -> None:
     assert (others["count"], others["counts"]) == (208, {"loss": 8, "weights": 200})
     assert others["named"][0]["batch"] == 2
     assert len(others["named"]) == NAMED_MAX - 1
+
+
+def test_files_outside_of_the_work_folder_are_told_with_an_identical_verdict_too() -> None:
+    outside = tuple(f"/results/{number}" for number in range(7))
+    line = "  not compared: 7 files outside the work folder: /results/0, /results/1, /results/2, /results/3, /results/4"
+    assert f"{line} and 2 more (--json has all)" in text(verification(written_outside=outside)).splitlines()
 
 
 def verification(found: Differences | None = None, **changes: Any) -> Verification:
