@@ -334,3 +334,13 @@ def test_nothing_that_a_script_keeps_fails_a_snapshot_or_a_resume(name: str) -> 
         each.resumed(image)
         assert each.net.count == 3
         each.image()
+
+
+@pytest.mark.parametrize(("module", "named"), [("rich", False), ("rich.live", False), ("richer.live", True)])
+def test_harmless_packages_are_known_by_their_whole_names(
+    module: str, named: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = Process(shown=None).begun()
+    process.net.shown = type("Display", (), {"__module__": module})()
+    process.image()
+    assert ("module.shown has changed and is in no checkpoint" in capsys.readouterr().err) is named

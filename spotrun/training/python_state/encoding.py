@@ -36,14 +36,14 @@ _EXACT = {**SEQUENCES, **MAPPINGS}
 
 
 HARMLESS = (
-    "_thread", "threading", "logging", "tqdm", "rich", "lightning", "pytorch_lightning", "tensorboard",
-    "torch.utils.tensorboard", "torch.profiler", "wandb", "mlflow", "matplotlib", "spotrun", "accelerate",
-    "lightning_fabric",
+    "_thread.", "threading.", "_threading_local.", "logging.", "tqdm.", "rich.", "lightning.", "lightning_fabric.",
+    "lightning_utilities.", "pytorch_lightning.", "tensorboard.", "tensorboardX.", "torch.utils.tensorboard.",
+    "torch.profiler.", "wandb.", "mlflow.", "matplotlib.", "spotrun.", "accelerate.",
 )  # fmt: skip
 """
-Packages whose objects are not reported if spotrun cannot save them. Most of these objects, such as locks, logs,
-progress bars and pictures, have no influence on a training step. Others have a state that matters, but their package
-saves it itself.
+Packages and modules, each with a dot at the end, whose objects are not reported if spotrun cannot save them. Most of
+these objects, such as locks, logs, progress bars and pictures, have no influence on a training step. Others have a
+state that matters, but their package saves it itself.
 """
 
 
@@ -248,7 +248,7 @@ class Encoder:
                 carried[name] = self._value(part)
             else:
                 whole = False
-                if not type(part).__module__.startswith(HARMLESS):
+                if not f"{type(part).__module__}.".startswith(HARMLESS):
                     self.lost.append(lost)
         return {
             "class": self._script.class_name(type(node.value)),

@@ -69,7 +69,7 @@ class Inspector:
     def is_of_use(self, value: object) -> bool:
         """Return True if inspecting `value` might find state on which a step depends."""
         cls = type(value)
-        return not (issubclass(cls, _NEVER) or cls.__module__.startswith(self._harmless))
+        return not (issubclass(cls, _NEVER) or f"{cls.__module__}.".startswith(self._harmless))
 
     def facts(self, value: object, depth: int = DEPTH) -> Facts:
         """

@@ -23,7 +23,7 @@ OF_MODULES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backw
 OF_ALL_MODULES = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
 OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-PUT_BACK = (*HARMLESS, "torch.nn.utils.prune", "transformers.", "peft.")
+PUT_BACK = (*HARMLESS, "torch.nn.utils.prune.", "transformers.", "peft.")
 """
 Prefixes of the names of Python modules whose hooks are not reported. Some of these hooks have no influence on a
 training step. The others are registered again at each resume, by `weights.prune_again` or by the framework when
@@ -90,7 +90,7 @@ def _of_parameters(module: nn.Module) -> Iterator[tuple[str, Mapping[int, Any]]]
 
 
 def _matters(hook: Any) -> bool:
-    return not _module_of(hook).startswith(PUT_BACK)
+    return not f"{_module_of(hook)}.".startswith(PUT_BACK)
 
 
 def _module_of(hook: Any) -> str:

@@ -71,7 +71,7 @@ ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "transformers
 Packages of training loops. Objects of their classes are not described here. The trace compares their effects instead:
 losses, metrics, weights, optimizers and the state of their callbacks.
 """
-NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
+NOT_LOOKED_INTO = (*(name for name in HARMLESS if "thread" not in name), "torch.utils.data.sampler.")
 OF_DATA = ("dataset", "datasets", "indices", "tensors")
 """
 The only attributes of torch's datasets and loaders that are described. The others are not needed, because the trace
@@ -256,6 +256,7 @@ class Places:
             kept |= {name: parts[name] for name in parts.get("_defaults", ()) if name in parts}  # its states
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             kept |= {name: parameter, f"{name}.requires_grad": parameter.requires_grad}
+            kept |= {f"{name}.{attribute}": value for attribute, value in vars(parameter).items()}
         buffers = module.named_buffers(recurse=False, remove_duplicate=False)
         return kept | dict(buffers) | dict(module.named_children())
 
@@ -303,7 +304,7 @@ class Places:
         cls = type(value)
         if issubclass(cls, threading.Thread):
             self.unread[path] = name_of(value)  # the local variables of the thread's function
-        if issubclass(cls, _LOCKS) or str(cls.__module__).startswith(NOT_LOOKED_INTO):
+        if issubclass(cls, _LOCKS) or f"{cls.__module__}.".startswith(NOT_LOOKED_INTO):
             return
         if issubclass(cls, Dataset | DataLoader) and not self._script.owns(cls):
             self._holder(path, value, {name: part for name, part in attributes_of(value).items() if name in OF_DATA})
