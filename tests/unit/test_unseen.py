@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import socket
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from spotrun.training.python_state import inspection, untracked
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
@@ -374,3 +376,18 @@ def test_variables_that_start_hooks_or_libraries_set_are_not_named(
     monkeypatch.setenv("WANDB_SERVICE", "1")
     process.image()
     assert not capsys.readouterr().err
+
+
+def test_sampler_of_a_loader_that_is_read_after_the_start_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a loop of one's own, whose script calls `sampler.set_epoch`; what else has changed is named."""
+    data = TensorDataset(torch.zeros(4))
+    sampler = DistributedSampler(data, num_replicas=1, rank=0)
+    process = Process(sampler=sampler, other=Library(count=0))
+    process.script.wrapper = Library(held=[sampler])
+    process.begun()
+    sampler.set_epoch(1)
+    process.net.other.count += 1
+    process.state.reads(DataLoader(data, sampler=sampler), "train", 0)
+    sampler.set_epoch(2)
+    process.image()
+    assert re.findall(r"(\S+) has changed", capsys.readouterr().err) == ["module.other"]

@@ -42,7 +42,7 @@ class PythonState:
     The state that the script keeps in Python objects.
 
     Call the methods in this order: `begins`, `moved`, `reads` for each loader, `starts`, and then `dump` at each
-    snapshot.
+    snapshot. A loop of one's own names a loader only when it reads it, so `reads` may come after `starts`.
 
     On a resume, call `load` twice: first before the workers of the loaders start, because they copy the restored state;
     then again after `starts`, because the script's start hooks create new objects, which have to be restored too.
@@ -63,6 +63,7 @@ class PythonState:
         self._dumps = 0
         self._started = False
         self._given: dict[str, object] = {}
+        self._carried: set[int] = set()
         self._unseen = UntrackedObjects(())
         self._surroundings = Surroundings()
         self._hooks = TorchHooks(torch.nn.Module())
@@ -90,6 +91,8 @@ class PythonState:
         names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
         self._stops |= {id(one): one for one in (loader, *(getattr(loader, name, None) for name in names))}
         self._stops.pop(id(None), None)
+        self._carried = self._carried | self._stops.keys()  # a new set, because the one before is in use
+        self._unseen.leave_out(self._carried)
         dataset = getattr(loader, "dataset", None)
         if not is_indexed(loader):
             return
@@ -106,7 +109,8 @@ class PythonState:
         walk = self._walk(self._baseline.before(probe=False))
         self._baseline.add_started(walk)
         others = (one for key, one in walk.others.items() if key not in walk.stops and not self._is_of_library(one[2]))
-        self._unseen = UntrackedObjects(others, walk.nodes.keys() | walk.stops.keys(), self._work)
+        self._carried = walk.nodes.keys() | walk.stops.keys()
+        self._unseen = UntrackedObjects(others, self._carried, self._work)
         self._surroundings = Surroundings()
         self._hooks = TorchHooks(self._framework.module, self._framework.optimizers)
         self._given = self._given_now()

@@ -39,6 +39,7 @@ class UntrackedObjects:
     """
 
     def __init__(self, others: Iterable[tuple[str, str, object]], carried: Container[int] = (), work: str = "") -> None:
+        self._work = work
         self._glance = Inspector(carried, HARMLESS, work)
         self._left: list[tuple[str, object, int, Facts]] = []
         self._many = 0
@@ -48,6 +49,19 @@ class UntrackedObjects:
                 facts = self._glance.facts(value, depth)
                 self._left += [(path + rest, value, depth, facts)] if facts else []
                 self._many += len(facts)
+
+    def leave_out(self, carried: Container[int]) -> None:
+        """
+        From now on, leave out the objects whose `id`s are in `carried`, which include all those that were left out so
+        far. Facts about other objects remain as they were, except where these objects hold one that is left out now.
+        """
+        glance, left = Inspector(carried, HARMLESS, self._work), []
+        for path, value, depth, before in self._left:
+            if id(value) not in carried:
+                facts = glance.facts(value, depth)
+                same_parts = same(facts, self._glance.facts(value, depth))
+                left.append((path, value, depth, before if same_parts else facts))
+        self._glance, self._left = glance, left
 
     def changed(self, *, probe: bool = True) -> Iterator[UntrackedChange]:
         """
