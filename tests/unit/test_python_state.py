@@ -90,6 +90,41 @@ def test_attributes_of_parameters_come_back() -> None:
     assert vars(layer.bias) == {"count": 7}
 
 
+def test_what_hooks_keep_comes_back() -> None:
+    """As a hook that clips gradients by a running norm, which it keeps in its closure."""
+
+    class Counting:
+        calls = 0
+
+        def after(self, *_: Any) -> None:
+            self.calls += 1
+
+    def process() -> tuple[Process, Any, Any]:
+        made = Process()
+        norm, seen = 1.0, []
+
+        def clip(gradient: torch.Tensor) -> torch.Tensor:
+            nonlocal norm
+            norm = 0.5 * norm + 0.5 * float(gradient.norm())
+            seen.append(norm)
+            return gradient / norm
+
+        clip.__module__ = Counting.__module__ = "a_script"
+        counting = Counting()
+        made.net.layer.weight.register_hook(clip)
+        made.net.layer.register_forward_hook(counting.after)
+        return made.begun(), (lambda: (norm, seen)), counting
+
+    first, kept, counting = process()
+    for _ in range(3):
+        first.net.layer(torch.ones(1, 2)).sum().backward()
+    resumed, kept_again, counting_again = process()
+    resumed.resumed(first.image())
+    assert kept()[0] != 1.0
+    assert kept_again() == kept()
+    assert counting_again.calls == counting.calls == 3
+
+
 def seven() -> int:
     return 7
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import threading
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from functools import partial
 from itertools import chain
@@ -228,6 +228,11 @@ class Walk:
             if id(module) not in self.nodes:
                 own = {name: part for name, part in list(vars(module).items()) if name[:2] != "__"}
                 self._keep(Node("module", name, module, own, self._still))
+        self._run()
+
+    def hooks(self, found: Sequence[tuple[object, str]]) -> None:
+        """Walk hooks that the script has registered with torch, each with its path."""
+        self._waiting.extend(found)
         self._run()
 
     def structure(self) -> Iterator[int]:

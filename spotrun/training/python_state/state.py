@@ -21,7 +21,7 @@ from spotrun.training.python_state.inspection import CACHE
 from spotrun.training.python_state.restoring import Restorer
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.surroundings import Surroundings
-from spotrun.training.python_state.torch_hooks import TorchHooks
+from spotrun.training.python_state.torch_hooks import HookRoots, TorchHooks
 from spotrun.training.python_state.untracked import UntrackedObjects
 from spotrun.training.python_state.values import name_of
 
@@ -67,6 +67,7 @@ class PythonState:
         self._unseen = UntrackedObjects(())
         self._surroundings = Surroundings()
         self._hooks = TorchHooks(torch.nn.Module())
+        self._hook_roots = HookRoots()
         self._news: list[UntrackedChange] = []
 
     def begins(self) -> None:
@@ -195,6 +196,7 @@ class PythonState:
         for path, root in chain(roots.items(), self._data.items()):
             walk.root(root, path)
         walk.modules()
+        walk.hooks(self._hook_roots.now(framework.module, framework.optimizers))
         return walk
 
     def news(self) -> list[UntrackedChange]:

@@ -1,16 +1,17 @@
 """
-Detects hooks that are added or removed during training. A hook is a function that torch calls before or after a module,
-a gradient or a step.
+Finds the hooks that the script has registered, and detects those that are added or removed during training. A hook is a
+function that torch calls before or after a module, a gradient or a step.
 
-torch keeps these functions in its own lists, so a snapshot of the script's objects does not contain them. A resumed
-process has only the hooks that the script registers at its start. Therefore each hook that is added or removed later is
-reported.
+torch keeps these functions in its own lists, so the walk through the script's objects does not come across them. What
+they keep, such as a running norm in a closure, is carried like the state of other objects. But a resumed process has
+only the hooks that the script registers at its start. Therefore each hook that is added or removed later is reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -34,6 +35,29 @@ Hooks = Mapping[str, tuple[str, ...]]
 """
 Names of the hook functions, by the path of the attribute in which torch holds them. Empty attributes are left out.
 """
+
+
+class HookRoots:
+    """The script's hooks, by path, from which the walk through its objects begins as well."""
+
+    def __init__(self) -> None:
+        self._registered = -1
+        self._found: list[tuple[object, str]] = []
+
+    def now(self, module: nn.Module, optimizers: Sequence[object]) -> list[tuple[object, str]]:
+        """
+        Return each hook, or the object whose method it is, with its path. Look for them only if one was registered.
+        """
+        if self._registered != RemovableHandle.next_id:
+            self._registered = RemovableHandle.next_id
+            held = chain(_of_modules(module), _of_optimizers(optimizers), _of_parameters(module))
+            self._found = [
+                (hook.__self__ if isinstance(hook, MethodType) else hook, f"{path}[{number}]")
+                for path, hooks in held
+                for number, hook in enumerate(hooks.values())
+                if _matters(hook)
+            ]
+        return self._found
 
 
 class TorchHooks:
