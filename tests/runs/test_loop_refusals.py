@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.trainer_link import Finished, NotCarried, Progress, Refused
+from spotrun.trainer_link import Finished, NotCarried, Progress, Refused, SnapshotTaken
 from tests.support.repository import ROOT
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Zygote
@@ -50,9 +50,18 @@ def test_two_passes_at_once_are_refused(zygote: Zygote, tmp_path: Path) -> None:
     ],
 )
 def test_another_script_does_not_go_on(zygote: Zygote, tmp_path: Path, change: dict[str, int], reason: str) -> None:
-    agent = Agent(zygote, {"script": SCRIPT, "name": "shaped", "stops": True}, tmp_path, every_steps=1)
-    assert agent.attempt() == "failed"
-    agent.job = {"script": SCRIPT, "name": "shaped", **change}
+    within: list[tuple[bytes, SnapshotTaken]] = []
+
+    def heard(agent: Agent, message: object) -> None:
+        if isinstance(message, SnapshotTaken) and message.batch and not message.epoch_ended:
+            within.append((agent.image, message))
+            agent.kill()
+
+    agent = Agent(zygote, {"script": SCRIPT, "name": "shaped", "epochs": 10_000}, tmp_path, every_steps=1)
+    agent.on_message = heard
+    assert agent.attempt() == "killed"
+    agent.on_message, (agent.image, agent.snapshot) = None, within[0]
+    agent.job = {"script": SCRIPT, "name": "shaped", "epochs": 10_000, **change}
     assert agent.attempt() == "refused", agent.log.read_text()
     assert agent.told(Refused)[-1].reason == reason
 

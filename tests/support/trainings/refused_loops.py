@@ -89,11 +89,9 @@ def outside_of_epochs() -> None:
 def shaped() -> None:
     own = nn.Linear(3, job.get("width", 3))
     loop = Loop(model=model, other=own, optimizer=optimizer)
-    for epoch in loop.epochs(2):
-        for number, _ in loop.enumerate(train):
+    for _ in loop.epochs(job.get("epochs", 2)):
+        for _ in loop.batches(train):
             step()
-            if (epoch, number) == (1, 2) and "stops" in job:
-                raise SystemExit(3)
 
 
 def counts_in_a_local() -> None:
