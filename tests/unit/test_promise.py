@@ -16,13 +16,14 @@ from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.deadline import out_of_reach
-from spotrun.policy.deadline_guarantee import keeper, leaves_time_to_try, too_slow
+from spotrun.policy.deadline_guarantee import keeper, leaves_time_to_try, rework_s, too_slow
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
 from spotrun.policy.least_budget import least_budget_usd
 from spotrun.policy.ranking import spot_now, trial_of
 from spotrun.policy.situation import situation
 from spotrun.policy.throughput import speeds
+from spotrun.policy.workload import rework_max_s
 from spotrun.run import events as ev
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import Accelerators
@@ -96,6 +97,19 @@ def test_of_a_kind_that_was_not_measured_the_lower_end_of_its_interval_counts() 
     expected_s = 8 * 3600 / speeds(tight)[IS_V100].times
     assert faster.left_s == pytest.approx(expected_s)
     assert faster.left_s + faster.doubt_s > 4 * expected_s
+
+
+def test_steps_that_are_lost_on_a_faster_kind_take_the_keeper_longer_and_never_less_than_its_own() -> None:
+    """The keeper may be lost itself, although it is faster than the kind that trains now."""
+    ample = facts_of(due(40), wanted(T4, V100, deadline="40h", expected_work="8h"))
+    tight = facts_of(due(4), wanted(T4, V100, deadline="4h", expected_work="8h"))
+    slow, fast = keeper(ample), keeper(tight)
+    assert slow is not None
+    assert fast is not None
+    ratio = speeds(ample)[IS_V100].times / speeds(ample)[IS_T4].times
+    assert ratio > 2
+    assert rework_s(ample, slow, IS_V100) == pytest.approx(ratio * rework_max_s(ample))
+    assert rework_s(tight, fast, IS_T4) == rework_max_s(tight)
 
 
 def test_where_the_lower_end_would_be_late_the_likeliest_kind_is_measured_on_demand_at_once() -> None:
