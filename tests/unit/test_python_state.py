@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import copy
 import functools
 import random
@@ -88,6 +89,33 @@ def test_attributes_of_parameters_come_back() -> None:
     assert (layer.weight.fisher.tolist(), layer.weight.ema.tolist()) == ([3, 3], [4, 4])
     assert layer.weight.seen[0] is layer.weight.fisher
     assert vars(layer.bias) == {"count": 7}
+
+
+def test_instances_of_classes_that_only_a_function_has_come_back() -> None:
+    """As `Transition = namedtuple(...)` within `main`, whose local variables are roots of the walk."""
+
+    def process() -> Process:
+        made = Process()
+        place = collections.namedtuple("place", "x y", module="a_script")
+
+        class Meter:
+            __module__ = "a_script"
+
+        made.callbacks = {"main()": SimpleNamespace(Place=place, Meter=Meter)}
+        return made.begun()
+
+    first = process()
+    kinds = first.callbacks["main()"]
+    meter = kinds.Meter()
+    meter.total = 3
+    first.net.seen = deque([kinds.Place(1, [2]), kinds.Place(3, meter)])
+    resumed = process().resumed(first.image())
+    one, other = resumed.net.seen
+    again = resumed.callbacks["main()"]
+    assert type(one) is again.Place
+    assert one == (1, [2])
+    assert type(other.y) is again.Meter
+    assert other.y.total == 3
 
 
 def test_what_hooks_keep_comes_back() -> None:

@@ -166,7 +166,7 @@ class Encoder:
 
     def _can_be_made(self, node: Node) -> bool:
         if node.kind == "namedtuple":
-            return self._script.find(self._script.class_name(type(node.value))) is type(node.value)
+            return self._is_findable(type(node.value))
         if node.kind == "defaultdict":
             factory = node.value.default_factory
             known = factory is None or _is_factory(factory) or self._baseline.path_of(factory) is not None
@@ -228,8 +228,21 @@ class Encoder:
             case "defaultdict":
                 return (self._factory(value.default_factory), self._items(node.parts))
             case "namedtuple":
-                return (self._script.class_name(type(value)), self._items(node.parts))
+                return (self._script.class_name(type(value)), self._items(node.parts), self._path_of(type(value)))
         return self._items(node.parts)
+
+    def _is_findable(self, cls: type) -> bool:
+        """Return True if a restore finds this class of the script: by its name, or where the script keeps it."""
+        return self._script.find(self._script.class_name(cls)) is cls or self._path_of(cls) is not None
+
+    def _path_of(self, cls: type) -> str | None:
+        """
+        Return the path of a class that is no attribute of a module, but a variable of a function, for example. None for
+        any other class.
+        """
+        if self._script.find(self._script.class_name(cls)) is cls:
+            return None
+        return self._baseline.path_of(cls)
 
     def _factory(self, factory: Any) -> Encoded:
         if _is_factory(factory):
@@ -255,6 +268,7 @@ class Encoder:
             "whole": whole,
             "parts": carried,
             "gone": change.gone,
+            "at": None if known else self._path_of(type(node.value)),
         }
 
     def _part_like(self, node: Node) -> str | None:
@@ -264,7 +278,7 @@ class Encoder:
 
     def _can_be_made_anew(self, node: Node) -> bool:
         cls = type(node.value)
-        found = node.kind == "object" and self._script.find(self._script.class_name(cls)) is cls
+        found = node.kind == "object" and self._is_findable(cls)
         return node.kind == "bag" or (found and self._script.can_make(cls))
 
     def _lost_part(self, path: str, node: Node, part: Any) -> UntrackedChange | None:

@@ -190,10 +190,22 @@ class Restorer:
         return _CONTAINERS[kind]()
 
     def _instance(self, content: dict[str, Any]) -> Any:
-        cls = self._script.find(content["class"])
-        if cls is None or not content["whole"] or not self._script.can_make(cls):
+        cls = self._class(content["class"], content.get("at"))
+        if not content["whole"] or not self._script.can_make(cls):
             raise _Missing
         return object.__new__(cls)
+
+    def _class(self, name: str, path: str | None) -> type:
+        """
+        Return the script's class of this name; if `path` is not None, the one at that path, which has the name too.
+
+        Raises:
+            _Missing: there is none.
+        """
+        cls: object = self._script.find(name) if path is None else self._value(("at", path))
+        if not isinstance(cls, type) or self._script.class_name(cls) != name or not self._script.owns(cls):
+            raise _Missing
+        return cls
 
     def _copy(self, content: dict[str, Any]) -> nn.Module:
         part = self._late.get(f"{LATE}module.{content['like']}")
@@ -303,10 +315,11 @@ class Restorer:
     def _build(self, kind: str, content: Any) -> Any:
         if kind != "namedtuple":
             return (tuple if kind == "tuple" else frozenset)(self._items(content))
-        cls = self._script.find(content[0])
-        if cls is None or not issubclass(cls, tuple):
+        name, items, *path = content  # images of earlier versions have no path
+        cls = self._class(name, path[0] if path else None)
+        if not issubclass(cls, tuple):
             raise _Missing
-        return tuple.__new__(cls, self._items(content[1]))
+        return tuple.__new__(cls, self._items(items))
 
     # --- filling
 
