@@ -344,3 +344,15 @@ def test_harmless_packages_are_known_by_their_whole_names(
     process.net.shown = type("Display", (), {"__module__": module})()
     process.image()
     assert ("module.shown has changed and is in no checkpoint" in capsys.readouterr().err) is named
+
+
+def test_container_is_named_once_however_many_of_its_items_no_checkpoint_holds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    process = Process(recent=deque(maxlen=5)).begun()
+    for number in range(4):
+        process.net.recent.append(process.script.Meter() if number % 2 else process.script.Watched())
+        process.net.recent.append(1)
+        process.image()
+    said = "spotrun: module.recent has changed and is in no checkpoint: it holds a new a_script.Watched\n"
+    assert capsys.readouterr().err == said

@@ -47,6 +47,9 @@ state that matters, but their package saves it itself.
 """
 
 
+HOLDS = "it holds "
+
+
 class UntrackedChange(NamedTuple):
     """
     A change that a resume would lose: the path of the changed object, and a description of its value. `saved` says why
@@ -57,6 +60,15 @@ class UntrackedChange(NamedTuple):
     path: str
     what: str
     saved: bool = False
+
+    def of(self, path: str) -> UntrackedChange:
+        """
+        Return the change as one of the container at `path`. The items of a container come and go, so naming them would
+        report the same container again and again.
+        """
+        if path == self.path:
+            return self
+        return UntrackedChange(path, self.what if self.what.startswith(HOLDS) else f"{HOLDS}{self.what}", self.saved)
 
     def __str__(self) -> str:
         if self.saved:
@@ -92,7 +104,7 @@ class Encoder:
             node = self._walk.nodes[key]
             if self._is_carried_for_itself(key, node):
                 if key in self._dead:
-                    self.lost.append(self._dead[key])
+                    self.lost.append(self._dead[key].of(node.path))
                 else:
                     self._number(key)
         objects = []
@@ -160,7 +172,7 @@ class Encoder:
             self._plain(value)
         except NotPlain:
             return UntrackedChange(
-                node.path, f"it holds a {name_of(value)}" if node.kind in CONTAINERS else name_of(value)
+                node.path, f"{HOLDS}a {name_of(value)}" if node.kind in CONTAINERS else name_of(value)
             )
         return None
 
@@ -284,7 +296,7 @@ class Encoder:
     def _lost_part(self, path: str, node: Node, part: Any) -> UntrackedChange | None:
         dead = self._dead.get(id(part))
         if dead is not None and not self._baseline.knows(part):
-            return dead
+            return dead.of(path)
         lost = self._lost_value(node, part)
         return UntrackedChange(path, lost.what) if lost else None
 
