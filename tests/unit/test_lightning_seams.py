@@ -22,8 +22,8 @@ from tests.support.repository import ROOT as REPOSITORY
 ROOT = Path(spotrun.__file__).parent
 LIGHTNING, TRAINING = ROOT / "lightning", ROOT / "training"
 OF_TORCH = {
-    "_buffers", "_device", "_foreach_norm", "_non_persistent_buffers_set", "_parameters", "_version",
-    "_optimizer_load_state_dict_post_hooks", "_optimizer_load_state_dict_pre_hooks",
+    "_buffers", "_device", "_foreach_norm", "_indices", "_non_persistent_buffers_set", "_parameters", "_values",
+    "_version", "_optimizer_load_state_dict_post_hooks", "_optimizer_load_state_dict_pre_hooks",
 }  # fmt: skip
 OF_TORCHMETRICS = {"_computed", "_defaults", "_forward_cache", "_update_count"}
 OF_MLFLOW = {"_metric_objs"}
