@@ -65,7 +65,8 @@ def _interruption(
 ) -> Interruption:
     """
     Compute one interruption. `next_trainer` is the first trainer after the interrupted attempt. `next_started` is the
-    first later trainer that made a step. They differ if `next_trainer` ended before its first step.
+    first later trainer that made a step. They differ if `next_trainer` ended before its first step. An attempt that was
+    interrupted before it had a trainer lost no step: what is redone after it was lost by the attempt that trained last.
     """
     end = attempt.end
     assert end is not None
@@ -78,7 +79,7 @@ def _interruption(
         notice_lead=_notice_lead(attempt),
         detection=end.known_at - gone_at,
         commit_age=_commit_age(state, next_trainer, stood_still_at),
-        steps_lost=0 if next_trainer is None else redone.get(next_trainer.resumed_at, 0),
+        steps_lost=redone.get(next_trainer.resumed_at, 0) if next_trainer is not None and attempt.trainers else 0,
         to_first_step=_to_first_step(state, next_started, stood_still_at),
     )
 

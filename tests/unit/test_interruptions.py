@@ -73,6 +73,20 @@ def test_rework_covers_a_run_without_a_commit_and_excludes_the_pause_of_a_stoppe
     assert found.to_first_step == seconds(5 + 5 + 100)
 
 
+def test_steps_are_lost_by_the_attempt_that_trained_and_not_by_one_that_was_lost_before_it_did() -> None:
+    history = History()
+    launch = history.running()
+    history.step = 7
+    history.after(60).gone(launch, last_step=7)
+    second = history.launch()
+    history.after(10).record(second)
+    history.after(50).start(second, history.now)
+    history.after(5).gone(second)
+    history.after(5).running()
+    assert [each.steps_lost for each in told(history)] == [7, 0]
+    assert summarise(history.state, history.now).total.steps_redone == 7
+
+
 def test_an_end_of_our_own_is_no_interruption() -> None:
     history = History()
     history.gone(history.running(), EndedBy.USER)
