@@ -6,7 +6,8 @@ runs.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
 from spotrun.clouds.registry import clock_of, cloud_of
-from spotrun.errors import SpecInvalid, StoreError
+from spotrun.errors import LedgerDamaged, SpecInvalid, StoreError
 from spotrun.folder.bench_record import BenchResult, benched, benched_otherwise, digest_of
 from spotrun.forecast.lifetimes import Generated, Local, Recorded, Replayed, Source
 from spotrun.forecast.measured import RunMeasurements, measured
@@ -30,16 +31,17 @@ from spotrun.policy.explain import considered
 from spotrun.policy.pools import name_of
 from spotrun.policy.throughput import BENCH_DOUBT, of_first_choice
 from spotrun.run.events import RunCreated
+from spotrun.run.state import RunState
 from spotrun.runs.first_look import look_at_market, quotes_of, readable_store
 from spotrun.runs.flags import known_word
-from spotrun.runs.open_run import absent, default_store, runs_in
+from spotrun.runs.open_run import OpenRun, absent, default_store, ours_first, runs_in
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
 from spotrun.spec.varied_arguments import unvaried
 from spotrun.store.opening import open_store
 
 RUNS_MAX = 10
-"""Maximum number of earlier runs with the job's name that are read, the newest first."""
+"""Maximum number of earlier runs with the job's name that are read: those known on this machine, then the newest."""
 
 
 class PlannedJob(NamedTuple):
@@ -118,7 +120,7 @@ def planned(
 
 def _measured(spec: RunSpec, store: str | None) -> RunMeasurements:
     """
-    Return the measurements of the newest runs that have the job's name.
+    Return the measurements of runs that have the job's name (at most RUNS_MAX).
 
     Raises:
         StoreError: the store cannot be read, and the job does not set `policy.expected_work`.
@@ -128,12 +130,18 @@ def _measured(spec: RunSpec, store: str | None) -> RunMeasurements:
         return RunMeasurements()
     try:
         runs = [run for run in runs_in(folder) if run.created.name == spec.name]
-        newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
-        return measured(run.ledger.refresh() for run in newest_first[:RUNS_MAX])
+        return measured(_states(ours_first(runs)[:RUNS_MAX]))
     except StoreError:
         if spec.policy.expected_work is None:
             raise
         return RunMeasurements()
+
+
+def _states(runs: Iterable[OpenRun]) -> Iterator[RunState]:
+    """Yield the states of the runs that are not damaged. Another writer may have put a damaged one there."""
+    for run in runs:
+        with suppress(LedgerDamaged):
+            yield run.ledger.refresh()
 
 
 def _with_bench(

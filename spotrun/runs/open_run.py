@@ -370,6 +370,14 @@ def runs_in(folder: str) -> list[OpenRun]:
     return look_in(folder)[0]
 
 
+def ours_first(runs: Iterable[OpenRun]) -> list[OpenRun]:
+    """
+    Return the runs that are known on this machine, then the others, so that another writer of the store cannot put runs
+    in front of this user's own. Each group is in the order from the newest to the oldest.
+    """
+    return sorted(runs, key=lambda run: (run.known.is_known(), run.created.clock_epoch), reverse=True)
+
+
 def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     """
     Return all readable runs in a store, and all folders of runs that cannot be read. Skip folders of other kinds.

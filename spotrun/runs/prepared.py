@@ -32,7 +32,7 @@ from spotrun.runs import asking
 from spotrun.runs.first_look import Market, look_at_market
 from spotrun.runs.job_checks import about_home, check_job, check_machine, without_checkpoints
 from spotrun.runs.known import create_known
-from spotrun.runs.open_run import OpenRun, attended, open_each, who
+from spotrun.runs.open_run import OpenRun, attended, open_each, ours_first, who
 from spotrun.runs.pinning import with_baseline_price, with_image
 from spotrun.runs.signals import Signalled
 from spotrun.spec.model import RunSpec
@@ -164,15 +164,14 @@ def prepare_later(
 
 def _earlier_runs(job: str, store: Store | None) -> list[OpenRun]:
     """
-    Return the readable runs in `store` whose job has this name: first those that are known on this machine, so that
-    another writer of the store cannot put others in front of them; each group newest first. Return an empty list if
+    Return the readable runs in `store` whose job has this name, in the order of `ours_first`. Return an empty list if
     `store` is None or cannot be read.
     """
     if store is None:
         return []
     with contextlib.suppress(StoreError):
         runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == job])
-        return sorted(runs, key=lambda run: (run.known.is_known(), run.created.clock_epoch), reverse=True)
+        return ours_first(runs)
     return []
 
 

@@ -21,6 +21,7 @@ from spotrun.folder.final_status import read_final_status, write_final_status
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.status_objects import RUNNER_KEY
 from spotrun.folder.sweep_record import SweepRecord, create_sweep, find_sweep, record_trial, replace_sweep
+from spotrun.forecast.planning import _measured, _states
 from spotrun.run import events as ev
 from spotrun.run.entry_bytes import encode_entry, parted, seal, signed
 from spotrun.run.events import Cause, Entry, RunCreated
@@ -28,7 +29,7 @@ from spotrun.runner import creation
 from spotrun.runner.creation import differences, prepare_run, would_be_created
 from spotrun.runs.known import create_known, is_known, remember
 from spotrun.runs.known_record import forget
-from spotrun.runs.open_run import OpenRun, open_run, runs_in, writer
+from spotrun.runs.open_run import OpenRun, open_run, ours_first, runs_in, writer
 from spotrun.runs.open_run import attended as is_attended
 from spotrun.runs.prepared import RUNS_MAX, _earlier_runs, _if_going_on
 from spotrun.runs.sweeps import NamedSweep, sweep_named
@@ -650,6 +651,14 @@ def test_launch_tells_of_the_users_own_run_that_goes_on_whatever_else_has_its_na
     ours.store.put_status(RUNNER_KEY, b"{}")
     earlier = _earlier_runs("net", open_store(str(runs)))
     assert [note for run in earlier[:RUNS_MAX] if (note := _if_going_on(run)) and ours.id in note]
+
+
+def test_plan_measures_the_users_own_run_whatever_else_has_its_name(ours: OpenRun, spec: RunSpec, runs: Path) -> None:
+    for number in range(12):
+        theirs = copied(runs, ours, "net", f"{number:010x}")
+        (runs / theirs.id / key_of(1)).write_bytes(b"noise")
+    _measured(spec, str(runs))  # fails at none of them
+    assert [state.created.uid for state in _states(ours_first(runs_in(str(runs)))[:10])] == [ours.created.uid]
 
 
 def test_copied_run_that_is_not_known_is_ended_by_its_name(ours: OpenRun, runs: Path, spotrun: Spotrun) -> None:
