@@ -43,14 +43,16 @@ def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prep
         RunEnded, LimitExceeded: see `attend`.
     """
     with one_at_a_time(spec):
-        last = newest_of(spec.name, spec.checkpoint.uri, "runner")
-        if last is not None:
+        found = newest_of(spec.name, spec.checkpoint.uri, "runner")
+        if found is not None:
+            last, knows = found
 
             def as_now() -> RunCreated:
                 stored, _ = with_image(with_baseline_price(spec), os.environ)
                 return would_be_created(stored, last.created.uid, start)
 
-            unfinished, ours = _unfinished(last), may_carry_on(last, as_now)
+            unfinished = _unfinished(last)
+            ours = is_known(last) if knows else may_carry_on(last, as_now)
             if unfinished and not ours:
                 raise _strange(last, as_now)
             if unfinished:
@@ -107,8 +109,9 @@ def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     machine as the user's own (known.py); or its code is executed only on other machines, and its entry 0 is the same as
     the one that `as_now` makes from the current job.
 
-    The second case is for a scheduler that starts each night on a new machine, on which no run is known. The run does
-    not become known there, because the job may change: each night has to compare the entries again.
+    The second case is for a scheduler that starts each night on a new machine, on which no run is known. On a machine
+    that knows a run of the job, such a run was created elsewhere, and does not count. The run does not become known
+    there, because the job may change: each night has to compare the entries again.
     """
     return is_known(run) or (not run.trains_here and not differences(run.created, as_now()))
 

@@ -249,9 +249,11 @@ def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
     return _runs_meant_by(reference, store)[-count:]
 
 
-def newest_of(name: str, store: str, role: str) -> OpenRun | None:
+def newest_of(name: str, store: str, role: str) -> tuple[OpenRun, bool] | None:
     """
-    Return the newest run with exactly this name; None if there is none.
+    Return the newest run with exactly this name; None if there is none. If a run of this name that is known on this
+    machine has not finished, return the newest known one instead, so that another writer of the store cannot put a
+    newer run in front of it. Also return whether any run of this name is known here.
 
     Raises:
         StoreError: there are runs with this name, but none can be read.
@@ -261,7 +263,10 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
     if not named:
         _refuse(each for each in unreadable if name in each.words and not isinstance(each.error, RunMisnamed))
         return None
-    return OpenRun(max(named, key=lambda run: run.created.clock_epoch).uri, writer(role))
+    first, known = ours_first(named)[0], any(run.known.is_known() for run in named)
+    if not known or first.ledger.refresh().terminal is not None:
+        first = max(named, key=lambda run: run.created.clock_epoch)
+    return OpenRun(first.uri, writer(role)), known
 
 
 def attended(run: OpenRun) -> bool:

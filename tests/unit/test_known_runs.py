@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import NoReturn
@@ -134,6 +135,20 @@ def test_scheduler_on_a_new_machine_carries_on_a_run_of_this_job_and_never_remem
     assert not is_known(run)
     (Path(nightly_job.workdir) / "train.py").write_text("print(1)")
     with pytest.raises(NightUnderWay, match="it differs in work folder"):
+        carried_on(nightly_job, monkeypatch)
+
+
+def test_machine_that_knows_a_run_of_the_job_carries_on_no_other_one(
+    nightly_job: RunSpec, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer of the store has put an equal one in front of it, whose key is theirs."""
+    ours = last_night(runs, replace(would_be_created(nightly_job, "0123456789"), clock_epoch=START))
+    remember(ours)
+    later = START + timedelta(days=1)
+    theirs = last_night(runs, replace(would_be_created(nightly_job, "fffffffff0"), clock_epoch=later))
+    assert carried_on(nightly_job, monkeypatch) == [ours.id]
+    ours.ledger.append(lambda _: ev.RunFailed(cause=Cause.QUOTA, detail="none left"))
+    with pytest.raises(NightUnderWay, match=f"{theirs.id} is not finished, and was created elsewhere"):
         carried_on(nightly_job, monkeypatch)
 
 
