@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from spotrun.training import seeds
+from spotrun.training.python_state.arrays import packed_numbers
 
 Values = dict[str, Any]
 """Plain values by their paths, such as `sampler.epoch`."""
@@ -181,7 +182,8 @@ def _packed(values: Values) -> Values:
     Return the values with each long list of numbers of one type in an array, because a checkpoint stores the items of a
     list as text. `_unpacked` undoes this.
     """
-    arrays = {name: array for name, value in values.items() if (array := _array(value)) is not None}
+    lists = {name: value for name, value in values.items() if type(value) is list}
+    arrays = {name: array for name, value in lists.items() if (array := packed_numbers(value, LONG + 1)) is not None}
     rest = {name: value for name, value in values.items() if name not in arrays}
     return rest | {f"{name}{PACKED}": array for name, array in arrays.items()}
 
@@ -190,18 +192,6 @@ def _unpacked(values: Values) -> Values:
     lists = {name: array.tolist() for name, array in values.items() if name.endswith(PACKED)}
     rest = {name: value for name, value in values.items() if name not in lists}
     return rest | {name.removesuffix(PACKED): value for name, value in lists.items()}
-
-
-def _array(value: Any) -> np.ndarray[Any, Any] | None:
-    if type(value) is not list or len(value) <= LONG:
-        return None
-    kinds = set(map(type, value))
-    if kinds not in ({int}, {float}):
-        return None
-    try:
-        return np.array(value, np.int64 if kinds == {int} else np.float64)
-    except OverflowError:
-        return None
 
 
 def _is_flat(values: Any) -> bool:

@@ -91,3 +91,21 @@ def fill_masked(array: MaskedArray, content: tuple[Any, ...]) -> None:
 def array_of(data: Tensor, dtype: str, shape: tuple[int, ...]) -> Array:
     """Return a new array with the bytes `data`, which `bytes_of` returned."""
     return np.frombuffer(data.numpy().tobytes(), dtype=np.dtype(dtype)).reshape(shape).copy()
+
+
+def packed_numbers(values: list[Any], minimum: int) -> Array | None:
+    """
+    Return the numbers of a list as an array if all are floats, or all are ints that fit into 64 bits; otherwise return
+    None. Also return None for a list of fewer than `minimum` items.
+    """
+    if len(values) < minimum:
+        return None
+    kinds = set(map(type, values))
+    try:
+        if kinds == {float}:
+            return np.array(values, np.float64)
+        if kinds == {int}:
+            return np.array(values, np.int64)
+    except OverflowError:
+        pass
+    return None

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spotrun.training.python_state import stateful_objects
-from spotrun.training.python_state.arrays import bytes_of, content_of_masked, is_storable
+from spotrun.training.python_state.arrays import bytes_of, content_of_masked, is_storable, packed_numbers
 from spotrun.training.python_state.baseline import LATE, Baseline, Change
 from spotrun.training.python_state.copies import Copies, content_of
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, MAPPINGS, SEQUENCES, Node, Walk
@@ -303,8 +303,8 @@ class Encoder:
     # --- values
 
     def _items(self, parts: list[Any]) -> Any:
-        packed = _packed(parts)
-        return [self._value(part) for part in parts] if packed is None else packed
+        packed = packed_numbers(parts, PACKED_FROM)
+        return [self._value(part) for part in parts] if packed is None else torch.from_numpy(packed)
 
     def _value(self, value: Any) -> Encoded:
         key = id(value)
@@ -328,20 +328,3 @@ class Encoder:
 
 def _is_factory(value: object) -> bool:
     return type(value) is type and value in FACTORIES.values()
-
-
-def _packed(parts: list[Any]) -> Tensor | None:
-    """
-    Return the numbers as a tensor if all are floats, or all are ints that fit into 64 bits; otherwise return None.
-    """
-    if len(parts) < PACKED_FROM:
-        return None
-    kinds = set(map(type, parts))
-    try:
-        if kinds == {float}:
-            return torch.from_numpy(np.array(parts, np.float64))
-        if kinds == {int}:
-            return torch.from_numpy(np.array(parts, np.int64))
-    except OverflowError:
-        pass
-    return None
