@@ -263,7 +263,8 @@ def newest_of(name: str, store: str, role: str) -> tuple[OpenRun, bool] | None:
     if not named:
         _refuse(each for each in unreadable if name in each.words and not isinstance(each.error, RunMisnamed))
         return None
-    first, known = ours_first(named)[0], any(run.known.is_known() for run in named)
+    first = ours_first(named)[0]
+    known = first.known.is_known()
     if not known or first.ledger.refresh().terminal is not None:
         first = max(named, key=lambda run: run.created.clock_epoch)
     return OpenRun(first.uri, writer(role)), known

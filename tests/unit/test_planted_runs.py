@@ -624,9 +624,7 @@ def test_final_status_counts_only_with_the_owners_signature(ours: OpenRun) -> No
     assert read_final_status(ours.store, ours.created) is None
 
 
-def test_final_status_of_before_counts_no_more_once_the_run_went_on(
-    ours: OpenRun, runs: Path, spotrun: Spotrun
-) -> None:
+def test_earlier_final_status_does_not_count_once_the_run_went_on(ours: OpenRun, runs: Path, spotrun: Spotrun) -> None:
     """A writer takes the entries after it away, and puts it back."""
     ours.ledger.append(lambda _: ev.RunFailed(cause=Cause.QUOTA, detail="none left"))
     write_final_status(ours.store, ours.ledger)

@@ -356,9 +356,8 @@ class Restorer:
 
 def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str, ...]) -> None:
     """Restore an object's attributes without calling its class's `__setattr__`, which may be the script's code."""
-    if kind == "nn" and FLAGS in parts:
-        _set_flags(holder, parts.pop(FLAGS))
     if kind == "nn":
+        _set_flags(holder, parts.pop(FLAGS, ()))
         _set_on_parameters(holder, {name: parts.pop(name) for name in list(parts) if "." in name}, gone)
     own = {name: part for name, part in parts.items() if not is_name_of_python(name)}
     if kind == "class":

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +49,6 @@ class Step:
     began_s: float = 0.0
     lasted_s: float = 0.0
     process: subprocess.Popen[bytes] | None = None
-    environment: dict[str, str] = field(default_factory=dict)
 
     def begin(self, out: Path) -> None:
         self.began_s = time.monotonic()
@@ -57,7 +56,7 @@ class Step:
             self.process = subprocess.Popen(
                 [sys.executable, *self.words],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
