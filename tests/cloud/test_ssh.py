@@ -190,11 +190,18 @@ def test_a_port_leads_to_the_instance_by_a_session_of_its_own(cloud: AwsDriver, 
         assert sorted(line.split(" ", 1)[1] for line in calls) == sorted(
             session.removeprefix("aws ") + leading.format(*ports) for ports in ((8888, 8889), (6006, 6006))
         )
-        children = {child.pid for child in psutil.Process(process.pid).children()}
+        children = psutil.Process(process.pid).children()
         assert len(children) == 2
         process.terminate()
         process.wait(60)
-    eventually(lambda: not any(map(psutil.pid_exists, children)))
+    eventually(lambda: all(map(_has_ended, children)))
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _lines(path: Path) -> list[str]:

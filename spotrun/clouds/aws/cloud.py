@@ -191,7 +191,9 @@ class Aws(Cloud):
         if len(sessions) == 1:
             return shell._replace(command=sessions[0])
         begun = " ".join(f'{shlex.join(words)} & all="$all $!";' for words in sessions)
-        return shell._replace(command=("sh", "-c", f"trap 'kill $all' EXIT; trap exit INT TERM; {begun} wait"))
+        # A signal that arrives between the start of a session and the note of its number waits until all are noted.
+        script = f"trap 'kill $all' EXIT; trap over=1 INT TERM; {begun} trap exit INT TERM; [ $over ] || wait"
+        return shell._replace(command=("sh", "-c", script))
 
     def console(self, instance: Instance) -> str | None:
         """
