@@ -99,11 +99,22 @@ def pin(memory: Tensor) -> None:
             file=sys.stderr,
             flush=True,
         )
+        _forget_error()
 
 
 def unpin(memory: Tensor) -> None:
-    if _in_use():
+    """Undo `pin`, if it succeeded."""
+    if _in_use() and memory.is_pinned():
         torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]
+
+
+def _forget_error() -> None:
+    """
+    Clear the error of a call that CUDA refused. Otherwise, the next kernel of this thread would raise it: CUDA keeps
+    the last error of each thread until somebody asks for it, and PyTorch asks after each launch.
+    """
+    with contextlib.suppress(RuntimeError):
+        torch.empty(1, device="cuda").fill_(0)
 
 
 def _in_use() -> bool:

@@ -150,7 +150,9 @@ def main(
             wait([one], out)
     finally:
         for one in began:
-            one.end()
+            if one.process is not None and one.process.returncode is None:
+                one.end()
+                say(one, out)
     table = Table("step", "passed", "s", title="What a GPU has confirmed" if device != "cpu" else "Without a GPU")
     for one in wanted:
         table.add_row(one.name, "yes" if one.passed else "NO", f"{one.lasted_s:.0f}")

@@ -80,6 +80,7 @@ def measure(device: torch.device, size_bytes: int) -> dict[str, Any]:
     copy_s = found["snapshot_s"]
     found["overlap"] = (found["compute_s"] + copy_s - found["both_s"]) / min(found["compute_s"], copy_s)
     stager.close()
+    accelerator.unpin(memory)
     return found
 
 
@@ -168,7 +169,8 @@ def failed_pin(device: torch.device) -> dict[str, Any]:
     except RuntimeError as error:
         computes = f"{error}".splitlines()[0]  # type: ignore[assignment]
     accelerator.unpin(memory)
-    return {"computes": computes}
+    accelerator.unpin(memory)
+    return {"computes": computes, "and after an unpin in vain": bool(torch.ones(8, device=device).sum().item() == 8)}
 
 
 def main() -> None:
@@ -180,11 +182,14 @@ def main() -> None:
         raise SystemExit("error: there is no accelerator\n  try: this on a machine with a GPU")
     device = torch.device(device.type, 0)
     print(json.dumps({"name": torch.cuda.get_device_name(), "torch": torch.__version__}), flush=True)
-    print(json.dumps({"after a pin that failed": failed_pin(device)}), flush=True)
+    after = failed_pin(device)
+    print(json.dumps({"after a pin that failed": after}), flush=True)
     found = []
     for size in args.gigabytes.split(","):
         found.append(measure(device, int(float(size) * 1e9)))
         print(json.dumps(found[-1]), flush=True)
+    if not all(value is True for value in after.values()):
+        raise SystemExit("error: a pin that fails makes a later kernel fail")
     if not all(one["exact"] and one["pinned"] and one["torn_without_wait"] for one in found):
         raise SystemExit("error: a snapshot is wrong, or its memory is not pinned")
 
