@@ -121,9 +121,17 @@ class Bench:
         state_bytes = self._measure("none", "untimed").state_bytes
         for number, variants in enumerate(rounds):
             limits = self._limits(state_bytes)
-            found = {one: self._measure(one, f"{number}-{one}", state_bytes) for one in variants}
-            for variant in variants:
+            found: dict[str, Measurement] = {}
+            failed: Failed | None = None
+            try:
+                for one in variants:
+                    found[one] = self._measure(one, f"{number}-{one}", state_bytes)
+            except Failed as failure:  # what was measured before it still counts
+                failed = failure
+            for variant in found if "none" in found else ():
                 yield row(self.model, variant, found[variant], found["none"], limits, found.get("ours"))
+            if failed is not None:
+                raise failed
 
     def _measure(self, variant: str, folder_name: str, touched_bytes: int = 0) -> Measurement:
         self._say(folder_name)

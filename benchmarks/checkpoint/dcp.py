@@ -69,6 +69,13 @@ class S3Torch:
         return {"region": region, "path": f"{self._uri}/{name}/", "s3client_config": config}
 
 
+class ReusedStager(DefaultStager):
+    """Keeps its memory from save to save. PyTorch 2.11 closes the caller's own stager after each one."""
+
+    def close(self) -> None:
+        pass
+
+
 class Saving(Peer):
     """
     Saves in a thread or a process of its own. The state is copied into reused memory: pinned where there is a GPU, by a
@@ -88,7 +95,7 @@ class Saving(Peer):
         options = StagingOptions(
             use_pinned_memory=gpu, use_shared_memory=not gpu, use_async_staging=gpu, use_non_blocking_copy=gpu
         )
-        self._stager = DefaultStager(options)
+        self._stager = ReusedStager(options)
         return [Ending(clock, self, notices), EverySoOften(self)]
 
     def restoring_callbacks(self) -> list[pl.Callback]:
