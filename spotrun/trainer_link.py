@@ -299,8 +299,11 @@ class Resume:
 
     `seed` must be the same in every attempt of a run. If `every_steps` is given, the trainer takes a snapshot after
     every `every_steps` optimizer steps. If `files` is None, checkpoints contain no files. `epoch` and `step` are
-    counted across all calls of fit(): a fit() that begins from scratch continues the counts of the previous fit(). If
-    `exact` is True, training ends with an error as soon as state changes that a checkpoint cannot contain.
+    counted across all calls of fit(): a fit() that begins from scratch continues the counts of the previous fit().
+
+    `exact` is the job's `checkpoint.exact`. With "require", training ends with an error as soon as state changes that a
+    checkpoint cannot contain. Unless it is "off", a loop whose local variables a resume would not restore is refused
+    before its first step.
     """
 
     size_bytes: int
@@ -313,7 +316,7 @@ class Resume:
     here_bytes: int | None = None
     files: FilesRule | None = None
     fit: int = 1
-    exact: bool = False
+    exact: str = "tell"
 
 
 @dataclass(frozen=True, kw_only=True)

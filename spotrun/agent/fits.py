@@ -57,7 +57,7 @@ def told_to_trainer(context: AgentContext, image: Image | None) -> Resume:
         fresh=image is None,
         files=files,
         fit=1 if image is None else image.commit.event.fit,
-        exact=context.spec.checkpoint.exact != "tell",
+        exact="require" if context.spec.checkpoint.exact == "bits" else context.spec.checkpoint.exact,
     )
 
 

@@ -11,6 +11,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from spotrun.loop import prepared
+from spotrun.loop.cycle import Cycle
 from spotrun.loop.frames import Frames
 from spotrun.loop.given import Given
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Problem, State
@@ -44,15 +45,24 @@ class LoopFramework:
     averages: Mapping[str, nn.Module] = MappingProxyType({})
     base: Mapping[str, str] = MappingProxyType({})
     own_attributes: frozenset[str] = frozenset()
-    own_objects: Sequence[object] = ()
     cycles = False
     loss: Any = None
 
-    def __init__(self, given: Given, state: SimpleNamespace, frames: Frames, *, seed: int, epochs: int) -> None:
+    def __init__(
+        self,
+        given: Given,
+        state: SimpleNamespace,
+        frames: Frames,
+        cycles: Sequence[Cycle] = (),
+        *,
+        seed: int,
+        epochs: int,
+    ) -> None:
         met = distributed.is_available() and distributed.is_initialized()
         self.rank = distributed.get_rank() if met else 0
         self.ranks = distributed.get_world_size() if met else 1
         self.given, self.frames = given, frames
+        self.own_objects: Sequence[Cycle] = cycles
         self.module: nn.Module = given.module
         self.optimizers = list(given.optimizers.values())
         self.seed = seed

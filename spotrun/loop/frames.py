@@ -7,14 +7,17 @@ process, this module reports it.
 
 from __future__ import annotations
 
+import datetime
 import dis
 import inspect
+import os
 import sys
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from types import CodeType, FrameType
-from typing import Any
+from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -29,10 +32,16 @@ Instructions with which `break` and `return` discard a loop's iterator. When an 
 instruction discards it.
 """
 YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
+_PADDING = ("CACHE", "PRECALL", "PUSH_NULL", "RESUME", "NOP", "EXTENDED_ARG")
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
 """Instructions after which the code never continues with the next instruction."""
 WHAT = "a local variable that the loop still reads; keep it in loop.state(…)"
 CONTAINERS = (list, dict, set, deque)
+CLOCKS = (
+    time.time, time.time_ns, time.monotonic, time.monotonic_ns, time.perf_counter, time.perf_counter_ns,
+    time.process_time, time.process_time_ns, datetime.datetime.now, datetime.datetime.utcnow,
+)  # fmt: skip
+"""Functions whose results differ in each process, interrupted or not."""
 
 Values = Mapping[str, Any]
 
@@ -56,6 +65,17 @@ def left_well(frame: FrameType | None) -> bool:
     return False
 
 
+class Rebound(NamedTuple):
+    """
+    A local variable to which a loop assigns values, and that a later iteration reads. `value` is what it holds now;
+    `place` is the file and the line of one of the assignments.
+    """
+
+    name: str
+    value: Any
+    place: str
+
+
 class Frames:
     """
     The script's functions on the call stack during the loop of a fit. The outermost of them contains the loop.
@@ -68,6 +88,8 @@ class Frames:
         self._at_begin: Values = dict(outer.f_locals) if _is_function(outer) else {}
         self._seen = {name: _seen(value) for name, value in self._at_begin.items()}
         self._at_pass: dict[int, tuple[FrameType, Values]] = {}
+        self._looked: set[tuple[CodeType, int]] = set()
+        self._clocks: dict[CodeType, frozenset[str]] = {}
 
     @property
     def name(self) -> str:
@@ -93,16 +115,40 @@ class Frames:
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
         """
         Yield each local variable that the script will read later, and whose value would then be different if the
-        training had been resumed at this point.
+        training had been resumed at this point. Readings of a clock are not included.
 
         `ended` is True if the loop's iterator has no next item, so that the code after the loop runs next.
         """
         for frame in self._running():
             at_begin = self._known(frame)
-            for name in sorted(live_at(frame.f_code, frame.f_lasti, ended)):
+            for name in sorted(live_at(frame.f_code, frame.f_lasti, ended) - self._clocks_in(frame)):
                 value = frame.f_locals.get(name)
                 if name in frame.f_locals and at_begin.get(name) != _seen(value) and not self._is_carried(value):
                     yield UntrackedChange(f"{frame.f_code.co_name}().{name}", WHAT)
+
+    def rebound(self) -> Iterator[Rebound]:
+        """
+        Yield each local variable to which the running loops assign a value that a later iteration reads. A resumed
+        process has the variable's first value there. Each place of the code is inspected once.
+
+        Not included are readings of a clock: they differ in an uninterrupted training, too.
+        """
+        for frame in self._running():
+            code, here = frame.f_code, frame.f_lasti
+            if (code, here) in self._looked:
+                continue
+            self._looked.add((code, here))
+            first = self._began_at if frame is self._outer else 0
+            for name, line in sorted(rebound_in(code, first, here).items()):
+                if name in frame.f_locals and name not in self._clocks_in(frame):
+                    place = f"{os.path.basename(code.co_filename)}:{line}"
+                    yield Rebound(name, frame.f_locals[name], place)
+
+    def _clocks_in(self, frame: FrameType) -> frozenset[str]:
+        code = frame.f_code
+        if code not in self._clocks:
+            self._clocks[code] = clock_readings(code, {name: frame.f_globals.get(name) for name in code.co_names})
+        return self._clocks[code]
 
     def _known(self, frame: FrameType) -> Values:
         """
@@ -187,16 +233,20 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
 
     `ended` matters only if this instruction requests the next item of a loop. It is True if the loop has no next item,
     and therefore ends.
+
+    Every `for` loop that begins later is taken to run at least once. Otherwise, a variable that only the body of such a
+    loop writes, like `loss` in a loop over batches, would count as read before it is written.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}
+    exits = {one.offset: one.argval for one in instructions if one.opname == "FOR_ITER"}
     live: list[frozenset[str]] = [frozenset()] * len(instructions)
     changed = True
     while changed:
         changed = False
         for number in range(len(instructions) - 1, -1, -1):
             one = instructions[number]
-            after = frozenset[str]().union(*(live[each] for each in _next(one, number, numbers, len(instructions))))
+            after = frozenset[str]().union(*(live[each] for each in _next(one, number, numbers, exits)))
             read, written = _touched(one)
             before = read | (after - written)
             changed = changed or before != live[number]
@@ -215,10 +265,94 @@ def stored_between(code: CodeType, first: int, last: int) -> frozenset[str]:
     return frozenset[str]().union(*written)
 
 
-def _next(one: dis.Instruction, number: int, numbers: Mapping[int, int], count: int) -> Iterator[int]:
-    if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
+@cache
+def rebound_in(code: CodeType, first: int, here: int) -> Mapping[str, int]:
+    """
+    Return the local variables that a loop around the instruction at `here` writes, and that its next iteration may
+    read before it writes them; each with a line that writes it. Loops that begin before `first` are not included.
+    """
+    found: dict[str, int] = {}
+    first = max((one.offset for one in dis.get_instructions(code) if one.offset <= first), default=0)
+    for head, end in _loops(code):
+        if first <= head <= here <= end:
+            live = live_at(code, head, False)
+            for one in dis.get_instructions(code):
+                if head <= one.offset <= end:
+                    for name in _touched(one)[1] & live:
+                        line = one.positions.lineno if one.positions else None
+                        found.setdefault(name, line or code.co_firstlineno)
+    return found
+
+
+def _loops(code: CodeType) -> Iterator[tuple[int, int]]:
+    """Yield the offsets of each loop's first and last instruction."""
+    ends: dict[int, int] = {}
+    for one in dis.get_instructions(code):
+        if "JUMP_BACKWARD" in one.opname and not one.opname.endswith("NO_INTERRUPT"):
+            ends[one.argval] = max(one.offset, ends.get(one.argval, 0))
+    yield from ends.items()
+
+
+def clock_readings(code: CodeType, names: Mapping[str, Any]) -> frozenset[str]:
+    """
+    Return the local variables that hold only readings of a clock. `names` has the global objects that the code reads.
+    """
+    steps = list(_single_steps(code))
+    written: dict[str, list[bool | str]] = {}
+    for number, (kind, name) in enumerate(steps):
+        if kind == "STORE_FAST":
+            written.setdefault(name, []).append(_source(steps, number, names))
+    clocks = {name for name, sources in written.items() if all(sources)}
+    while wrong := {n for n in clocks if any(not (s is True or s in clocks) for s in written[n])}:
+        clocks -= wrong
+    return frozenset(clocks)
+
+
+def _single_steps(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """Yield the kind and the argument of each instruction. Python 3.13 joins some that read and write variables."""
+    for one in dis.get_instructions(code):
+        if isinstance(one.argval, tuple) and "_FAST_" in one.opname:
+            kinds = ("LOAD_FAST" if part.startswith("LOAD") else "STORE_FAST" for part in one.opname.split("_FAST_"))
+            yield from zip(kinds, one.argval, strict=False)
+        elif one.opname not in _PADDING:
+            yield one.opname, one.arg if one.opname.startswith("CALL") else one.argval
+
+
+def _source(steps: Sequence[tuple[str, Any]], number: int, names: Mapping[str, Any]) -> bool | str:
+    """
+    Return True if the step with this number stores the result of a clock, called without arguments; the name of the
+    variable if it stores the value of another variable; else False.
+    """
+    before = number - 1
+    if steps[before][0] == "LOAD_FAST":
+        return str(steps[before][1])
+    while before > 0 and steps[before][0] in ("COPY", "STORE_FAST"):  # t0 = t1 = time.time()
+        before -= 1
+    if not steps[before][0].startswith("CALL") or steps[before][1] != 0:
+        return False
+    parts: list[str] = []
+    for kind, name in reversed(steps[:before]):
+        if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
+            value: Any = names.get(name)
+            for part in reversed(parts):
+                value = getattr(value, part, None) if isinstance(value, ModuleType | type) else None
+            return type(value) is BuiltinFunctionType and value in CLOCKS
+        if kind not in ("LOAD_ATTR", "LOAD_METHOD"):
+            return False
+        parts.append(name)
+    return False
+
+
+def _next(one: dis.Instruction, number: int, numbers: Mapping[int, int], exits: Mapping[int, int]) -> Iterator[int]:
+    """
+    Yield the numbers of the instructions that may follow. `exits` has the offset of the code after each `for` loop. It
+    follows the loop's last instruction, not its first.
+    """
+    if (one.opcode in dis.hasjrel or one.opcode in dis.hasjabs) and one.offset not in exits:
         yield numbers[one.argval]
-    if not one.opname.startswith(ENDS) and number + 1 < count:
+        if one.argval in exits and one.argval < one.offset:
+            yield numbers[exits[one.argval]]
+    if not one.opname.startswith(ENDS) and number + 1 < len(numbers):
         yield number + 1
 
 

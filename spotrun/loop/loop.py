@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spotrun.loop.adapter import LoopFramework
+from spotrun.loop.cycle import Cycle
 from spotrun.loop.frames import Frames
 from spotrun.loop.given import Given
 from spotrun.loop.passes import Pass, Passes
@@ -56,6 +57,7 @@ class Loop:
         self._state = SimpleNamespace()
         self._passes: Passes | None = None
         self._figures: dict[str, Any] = {}
+        self._cycles: list[Cycle] = []
 
     def state(self, **values: Any) -> Any:
         """
@@ -97,6 +99,20 @@ class Loop:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)
         return Numbers(self, count, 1, lambda passes: _steps(passes, count))
 
+    def cycle(self, loader: Any) -> Cycle:
+        """
+        Return an endless iterator over the batches of `loader`, for data that the script reads beside the passes of
+        the training, such as unlabelled samples: `batch = next(it)`. Call this before `epochs` or `steps`. Checkpoints
+        include the iterator's place.
+        """
+        if self._passes is not None:
+            self._passes.refuse(
+                "loop.cycle was called while the loop was running",
+                "call it before the loop: it = loop.cycle(loader); within the loop: batch = next(it)",
+            )
+        self._cycles.append(Cycle(loader))
+        return self._cycles[-1]
+
     def validation(self, loader: Any) -> Iterator[Any]:
         """
         Yield the batches of `loader` for validation. An interruption does not change their order. spotrun may make a
@@ -123,7 +139,7 @@ class Loop:
                 "a loop was started while another one was running",
                 "train one after the other, or give all models and optimizers to one Loop",
             )
-        framework = LoopFramework(self._given, self._state, frames, seed=self._seed, epochs=epochs)
+        framework = LoopFramework(self._given, self._state, frames, self._cycles, seed=self._seed, epochs=epochs)
         framework.figures = self._figures = {}
         passes = self._passes = Passes(framework, self._local)
         self._figures = framework.figures

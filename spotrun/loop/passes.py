@@ -16,10 +16,13 @@ from typing import Any, NoReturn
 
 from spotrun.loop import prepared
 from spotrun.loop.adapter import LoopFramework
+from spotrun.loop.cycle import Cycle
 from spotrun.loop.frames import left_well
 from spotrun.training import unsupported
+from spotrun.training.by_name import is_a
 from spotrun.training.fit import Fit, claim
 from spotrun.training.hooks import Stage
+from spotrun.training.python_state.values import is_scalar
 from spotrun.training.session import alone
 from spotrun.training.trace import of_framework
 
@@ -28,7 +31,7 @@ AROUND = 4
 Maximum number of objects between Python's `enumerate` and the pass that it finally reads. Such an object is, for
 example, a progress bar or its generator.
 """
-_PAIRS = "read both with one loader, whose dataset returns pairs"
+_PAIRS = "write it = loop.cycle(other) before the loop, and zip(loop.batches(loader), it) in it"
 _ENUMERATE = {
     enumerate: (
         "enumerate() counts the batches from 0 even if the training resumes within the epoch",
@@ -60,11 +63,14 @@ class Passes:
     def __init__(self, framework: LoopFramework, local: str | None = None) -> None:
         self._here = framework
         self._fit = Fit.begin_anyway(framework, local)
-        self._exact: dict[int, tuple[Any, Any]] = {}
+        self._exact: dict[tuple[int, Stage], tuple[Any, Any]] = {}
+        self._loaders: dict[int, Any] = {}
         self._number = -1
         self._reads = False
         self._looked = self._refused = False
         self._fit.built()
+        for cycle in framework.own_objects:
+            self._fit.read_beside(cycle)
         self._fit.restore()
         self._fit.start()
         self._trace = of_framework.traced(framework)
@@ -97,6 +103,8 @@ class Passes:
                 self._count_step()
                 fit.fail()
             fit.close()
+            for cycle in here.own_objects:
+                cycle.open(None)
             if ended and self._trace is not None:
                 self._trace.ended()
 
@@ -111,6 +119,9 @@ class Passes:
             here.batch = here.batches = here.passes_before = 0
             here.restore()
             self._fit.epoch_begins()
+            for cycle in here.own_objects:
+                cycle.epoch_begins()
+            self._require_restored_locals()
 
     def _epoch_ends(self, *, last: bool) -> None:
         here = self._here
@@ -179,6 +190,7 @@ class Passes:
             self._enter(entering.batch)
         self._fit.pass_begins()
         here.frames.pass_begins()
+        self._require_restored_locals()
 
     def _enter(self, batch: int) -> None:
         """
@@ -224,21 +236,19 @@ class Passes:
         return self._proxy(prepared.loader_in(loader), stage)
 
     def _proxy(self, inside: Any, stage: Stage) -> Any:
-        known = self._exact.get(id(inside))
+        loader = self._loaders.get(id(inside), inside)  # a library's wrapper may hold a proxy as its loader
+        known = self._exact.get((id(loader), stage))
         if known is None:
-            proxy = self._fit.exact(inside, stage)
-            known = self._exact[id(inside)] = (inside, proxy)
-            self._exact[id(proxy)] = (proxy, proxy)  # a library's wrapper may hold the proxy as its loader
+            proxy = self._fit.exact(loader, stage)
+            known = self._exact[id(loader), stage] = (loader, proxy)
+            self._loaders[id(proxy)] = loader
             if stage == "validate":
                 self._here.validate = [*self._here.validate, proxy]
         return known[1]
 
     def give_back(self, loader: Any) -> None:
         """Undo `exchanged`: if `loader` is a library's wrapper, put the script's own loader back into it."""
-        proxy = prepared.loader_in(loader)
-        inside = next((one for one, other in self._exact.values() if other is proxy and one is not proxy), None)
-        if inside is not None:
-            prepared.exchange(loader, lambda _: inside)
+        prepared.exchange(loader, lambda inside: self._loaders.get(id(inside), inside))
 
     def validation(self, loader: Any) -> Iterator[Any]:
         try:
@@ -263,8 +273,25 @@ class Passes:
         refused = _READERS if counts else _READERS | _ENUMERATE
         running = list(self._here.frames.between())
         for one in gc.get_objects():
-            if type(one) in refused and _reads(one, running):
+            if type(one) in refused and _reads(one, running) and not _reads_cycles_after(one):
                 self.refuse(*refused[type(one)])
+
+    def _require_restored_locals(self) -> None:
+        """Reject a script whose loops change local variables that a resume would not restore."""
+        found = list(self._here.frames.rebound()) if self._fit.refuses_locals else []
+        if not found:
+            return
+        places = ", ".join(f"{one.name} ({one.place})" for one in found)
+        reading = [one.name for one in found if is_a(one.value, "_BaseDataLoaderIter")]
+        kept = ", ".join(f"{one.name}={_text(one.value)}" for one in found if one.name not in reading)
+        hints = [f"{name} = loop.cycle(loader) before the loop, which never stops" for name in reading]
+        if kept:
+            first = kept.partition("=")[0]
+            hints.append(f"s = loop.state({kept}) before the loop, and s.{first} in place of {first}")
+        self.refuse(
+            f"the loop assigns local variables that its next iteration reads, and no checkpoint holds them: {places}",
+            "; ".join([*hints, "or set checkpoint: {exact: off}"]),
+        )
 
     def refuse(self, reason: str, hint: str) -> NoReturn:
         self._refused = True
@@ -298,12 +325,30 @@ class Pass:
             self._passes.give_back(self._source)
 
 
+def _text(value: object) -> str:
+    """Return `value` as a script writes it; "…" if that is long, or not Python."""
+    text = repr(value) if is_scalar(value) else "…"
+    return text if len(text) <= 20 else "…"
+
+
 def _has_length(source: Any) -> bool:
     try:
         len(source)
     except TypeError:
         return False
     return True
+
+
+def _reads_cycles_after(one: object) -> bool:
+    """
+    Return True if `one` is a `zip` whose iterators are all of `loop.cycle`, except the first. Its first iterator is
+    then the pass: at a snapshot, it has read the same number of batches from all of them.
+    """
+    if type(one) is not zip:
+        return False
+    iterators: Any = one.__reduce__()[1]
+    others = iterators[1:]
+    return bool(others) and all(type(each) is Cycle for each in others)
 
 
 def _reads(one: object, running: Sequence[FrameType]) -> bool:

@@ -256,9 +256,9 @@ Extremum = Annotated[Literal["min", "max"], PlainValidator(one_of("min", "max"))
 StrategyName = Annotated[str, PlainValidator(values.read_strategy), _choice(*values.STRATEGY_NAMES)]
 NewsKind = Annotated[str, PlainValidator(one_of(*values.NEWS_KINDS)), _choice(*values.NEWS_KINDS)]
 Exactness = Annotated[
-    Literal["tell", "require", "bits"],
-    PlainValidator(one_of("tell", "require", "bits")),
-    _choice("tell", "require", "bits"),
+    Literal["off", "tell", "require", "bits"],
+    PlainValidator(one_of("off", "tell", "require", "bits")),
+    _choice("off", "tell", "require", "bits"),
 ]
 RetryEvent = Annotated[Literal["error"], PlainValidator(one_of("error")), _choice("error")]
 MarketKind = Annotated[

@@ -254,7 +254,9 @@ class CheckpointSpec(Model):
         default="tell",
         description="What to do when training changes an object that no checkpoint can hold, such as a socket "
         "or an environment of a library. `tell` names the object in the log, in `status`, in `why` "
-        "and in the report. `require` ends the run. `bits` ends the run too, and has a second effect if "
+        "and in the report. `off` does so too, and also trains a loop of your own whose local variables a resume "
+        "would not restore; the others refuse such a loop before its first step. `require` ends the run. "
+        "`bits` ends the run too, and has a second effect if "
         "`resources.accelerators` is a choice: the run trains only on the kind of instance that made its first "
         "checkpoint. On another kind, samples and their order would be the same, but bits might differ.",
     )

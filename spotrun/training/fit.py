@@ -51,7 +51,7 @@ from spotrun.training import (
 )
 from spotrun.training.counting import Counting
 from spotrun.training.data import generators
-from spotrun.training.data.training_data import TrainingData
+from spotrun.training.data.training_data import Cycled, TrainingData
 from spotrun.training.due_validation import DueValidation
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Framework, State
 from spotrun.training.hooks import Stage
@@ -108,7 +108,8 @@ class Fit:
         )
         self._python = PythonState(framework, work=self._files.folder)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"), self._python.knows)
-        self._untracked = UntrackedReporter(agent, ranks, required=resume.exact)
+        self._untracked = UntrackedReporter(agent, ranks, required=resume.exact == "require")
+        self.refuses_locals = resume.exact != "off"
         self._late = LateParts(framework.module)
         self._loaders_made = 0
         self._loads_late = False
@@ -269,6 +270,7 @@ class Fit:
         module_state.load(module, own["module"])
         module_state.load_gradients(module, own["module"])
         self._load_averages(own)
+        self._data.put_cycles_back()
         if "python" in own:
             self._python.load(own["python"], last=True)
             self._untracked.say(self._python.news(), self._counting.step(self._framework.step))
@@ -351,6 +353,12 @@ class Fit:
         if stage == "train" and "python" in self._own:  # before workers start, because each gets a copy of this state
             self._python.load(self._own["python"], last=False)
         return self._data.exact(loader, stage, late=self._loads_late)
+
+    def read_beside(self, cycle: Cycled) -> None:
+        """Include the place of `cycle` in each snapshot. Call this before `start`."""
+        self._python.reads(cycle.loader, "train", self._loaders_made)
+        self._loaders_made += 1
+        self._data.read_beside(cycle)
 
     @contextmanager
     def loading(self, stage: Stage, epoch: int) -> Iterator[None]:

@@ -80,6 +80,7 @@ class LocalFolder(Alone):
 
     def begin(self) -> tuple[Resume, ImageMemory | None]:
         resume, _ = super().begin()
+        resume = replace(resume, exact="tell")
         self.unfinished = True
         if not self._path.exists():
             return resume, None

@@ -323,8 +323,10 @@ class Alone(Follower):
     def begin(self) -> tuple[Resume, ImageMemory | None]:
         self._fits += 1
         self.arenas_asked = False
-        resume = Resume(size_bytes=0, epoch=0, step=0, every_steps=None, seed=SEED, fresh=True, fit=self._fits)
-        return resume, None
+        started = Resume(
+            size_bytes=0, epoch=0, step=0, every_steps=None, seed=SEED, fresh=True, fit=self._fits, exact="off"
+        )
+        return started, None
 
 
 Agent: TypeAlias = Session | Follower

@@ -65,12 +65,13 @@ def _calm(
 ) -> RunSpec:
     """
     Return a version of the job in which only the verification's kills can end an instance early: the simulated market
-    never takes an instance back, and time and cost are not limited.
+    never takes an instance back, and time and cost are not limited. What no checkpoint holds is named, not refused.
     """
+    exact: Literal["off", "tell"] = "off" if spec.checkpoint.exact == "off" else "tell"
     return spec.model_copy(
         update={
             "resources": ResourcesSpec(spot_policy=policy, image_id=spec.resources.image_id),
-            "checkpoint": CheckpointSpec(uri=str(store), every=every, files=spec.checkpoint.files),
+            "checkpoint": CheckpointSpec(uri=str(store), every=every, files=spec.checkpoint.files, exact=exact),
             "policy": PolicySpec(hang_after=HANG_AFTER * time_scale),
             "outputs": OutputsSpec(files=()),
             "max_duration": None,

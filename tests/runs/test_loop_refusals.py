@@ -20,8 +20,16 @@ SCRIPT = str(ROOT / "tests/support/trainings/refused_loops.py")
         ("second_loop", "a loop was started while another one was running", "one after the other"),
         ("enumerated", "enumerate() counts the batches", "loop.enumerate"),
         ("enumerated_bar", "enumerate() counts the batches", "loop.enumerate"),
-        ("zipped", "zip() reads its other iterables from their beginning", "with one loader"),
+        ("zipped", "zip() reads its other iterables from their beginning", "it = loop.cycle(other)"),
         ("sliced", "islice() counts the batches", "loop.enumerate"),
+        ("cycle_before_the_pass", "zip() reads its other iterables from their beginning", "it = loop.cycle(other)"),
+        ("cycle_within", "loop.cycle was called while the loop was running", "before the loop"),
+        ("reads_on_and_on", "others (refused_loops.py:119)", "others = loop.cycle(loader) before the loop"),
+        (
+            "counts_in_a_local",
+            "no checkpoint holds them: best (refused_loops.py:108), total (refused_loops.py:105)",
+            "s = loop.state(best=0, total=0) before the loop, and s.best in place of best; or set checkpoint",
+        ),
         ("no_optimizer", "Loop has no optimizer", "optimizer=optimizer"),
         ("other_model", "optimizer trains weights of no model that Loop was given", "other=other"),
         ("outside_of_epochs", "loop.batches was called outside of loop.epochs", "loop.epochs(10)"),
@@ -66,9 +74,14 @@ def test_another_script_does_not_go_on(zygote: Zygote, tmp_path: Path, change: d
     assert agent.told(Refused)[-1].reason == reason
 
 
+def test_readings_of_clocks_are_not_refused(zygote: Zygote, tmp_path: Path) -> None:
+    agent = Agent(zygote, {"script": SCRIPT, "name": "looks_at_clocks"}, tmp_path, every_steps=1)
+    assert agent.attempt() == "finished", agent.log.read_text()
+
+
 def test_a_local_variable_that_the_loop_goes_on_with_is_named_once(zygote: Zygote, tmp_path: Path) -> None:
     """`number` is not needed again. `last` is needed behind the pass, where no snapshot is taken therefore."""
-    agent = Agent(zygote, {"script": SCRIPT, "name": "counts_in_a_local"}, tmp_path, every_steps=1)
+    agent = Agent(zygote, {"script": SCRIPT, "name": "counts_in_a_local"}, tmp_path, every_steps=1, exact="off")
     assert agent.attempt() == "finished", agent.log.read_text()
     named = [place for told in agent.told(NotCarried) for place, _ in told.places]
     assert sorted(named) == [f"counts_in_a_local().{name}" for name in ("best", "seen", "total")]

@@ -132,7 +132,7 @@ def test_an_average_that_a_batch_has_made_is_named_and_the_training_goes_on(zygo
 
 
 def test_a_training_that_has_to_be_exact_ends_at_the_first_change(zygote: Zygote, tmp_path: Path, script: str) -> None:
-    agent = Agent(zygote, {"script": script}, tmp_path / "run", every_steps=1, exact=True)
+    agent = Agent(zygote, {"script": script}, tmp_path / "run", every_steps=1, exact="require")
     assert agent.attempt() == "refused", agent.log.read_text()[-3000:]
     (refused,) = agent.told(Refused)
     (first, *_) = places(agent).items()
@@ -145,7 +145,7 @@ def test_a_training_that_has_to_be_exact_ends_at_the_first_change(zygote: Zygote
 
 def test_a_training_that_carries_all_may_have_to_be_exact(zygote: Zygote, tmp_path: Path) -> None:
     job = {"script": str(Path(state_script.__file__))}
-    agent = Agent(zygote, job, tmp_path / "run", every_steps=1, exact=True)
+    agent = Agent(zygote, job, tmp_path / "run", every_steps=1, exact="require")
     agent.run(["batch:0:6", "batch:1:2"])
     assert not agent.told(NotCarried)
 

@@ -238,7 +238,7 @@ def test_nothing_of_a_whole_script_is_named_as_lost(zygote: Zygote, tmp_path: Pa
     work.mkdir()
     shutil.copy(SCRIPTS / f"{name}.py", work)
     job = {"script": str(work / f"{name}.py"), "folder": str(work), "args": []}
-    agent = Agent(zygote, job, tmp_path, every_steps=1, exact=True)
+    agent = Agent(zygote, job, tmp_path, every_steps=1, exact="require")
     assert agent.attempt() == "finished", agent.log.read_text()[-2000:]
     assert "is in no checkpoint" not in agent.log.read_text()
 

@@ -128,16 +128,24 @@ def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tm
 
 
 @pytest.mark.nightly
-def test_a_script_that_owns_its_loop_is_compared_alike() -> None:
-    found = verify_json(JOBS / "own_loop.py", "--kills", 2)
+def test_a_script_that_owns_its_loop_is_compared_alike(tmp_path: Path) -> None:
+    found = verify_json(_loop_job(tmp_path), "--kills", 2)
     assert found["identical"]
     assert found["steps"] == 28
     assert "metrics" in {one["what"] for one in found["compared"]}
 
 
-def test_loop_that_uses_a_local_variable_differs_and_names_it() -> None:
-    found = verify_json(JOBS / "own_loop.py", "--kills", 1, "--", "--local", code=NOT_IDENTICAL)
+def test_loop_that_uses_a_local_variable_differs_and_names_it(tmp_path: Path) -> None:
+    found = verify_json(_loop_job(tmp_path, "--local"), "--kills", 1, code=NOT_IDENTICAL)
     assert [one["place"] for one in found["not_carried"]] == ["main().total"]
+
+
+def _loop_job(folder: Path, *args: str) -> Path:
+    """A job whose script changes a local variable in its loop, which only `exact: off` trains."""
+    job = folder / "job.yaml"
+    train = {"script": "own_loop.py", "args": list(args)}
+    job.write_text(json.dumps({"workdir": str(JOBS), "train": train, "checkpoint": {"exact": "off"}}))
+    return job
 
 
 def test_a_script_that_ran_straight_is_not_told_to_train_to_its_end_first() -> None:

@@ -112,7 +112,7 @@ class Trainer:
 
     def begin(self, resume: Resume, fds: list[int]) -> None:
         assert resume.fit == self.fit
-        self.every, self.exact, self.at_end = resume.every_steps, resume.exact, False
+        self.every, self.exact, self.at_end = resume.every_steps, resume.exact == "require", False
         here_bytes = resume.size_bytes if resume.here_bytes is None else resume.here_bytes
         while here_bytes < resume.size_bytes:
             here_bytes = self.arrived()

@@ -113,6 +113,11 @@ class ExactLoader:
         """True if a stream, reread after a resume, returned a different batch than before the resume."""
 
     @property
+    def loader(self) -> Any:
+        """The user's own loader."""
+        return self._user_loader
+
+    @property
     def name(self) -> str:
         """The class of the dataset or, without a dataset, of the loader."""
         return type(getattr(self._user_loader, "dataset", self._user_loader)).__name__

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from spotrun.training import seeds, unsupported
 from spotrun.training.data import data_order
 from spotrun.training.data.in_workers import notes_of
 from spotrun.training.data.loader import ExactLoader, ValidationProxy, exact_loaders, is_indexed
-from spotrun.training.framework import Framework
+from spotrun.training.framework import Framework, State
 from spotrun.training.hooks import Stage
 from spotrun.training.place import PassStart
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.session import Agent
+
+
+class Cycled(Protocol):
+    """A loader that the script itself reads, batch by batch, beside the passes of the training (`Loop.cycle`)."""
+
+    @property
+    def loader(self) -> Any: ...
+
+    def start(self, loader: ExactLoader) -> PassStart: ...
+
+    def open(self, exact: ExactLoader | None, saved: State | None = None) -> None:
+        """Read `exact` from now on. `saved` is what `state` returned in an earlier process."""
+
+    def put_back(self) -> None: ...
+
+    def state(self) -> State: ...
 
 
 class TrainingData:
@@ -39,6 +55,8 @@ class TrainingData:
         self._seed = seed
         self._resumed = resumed["train"] if resumed else []
         self._resumed_validation = resumed["validate"] if resumed else []
+        self._resumed_cycles = resumed.get("cycles", []) if resumed else None
+        self._cycles: list[tuple[Cycled, ExactLoader]] = []
         self._said: set[int] = set()
 
     def exact(self, loader: Any, stage: Stage, *, late: bool = False) -> Any:
@@ -56,6 +74,18 @@ class TrainingData:
         if late and made.order is not None:
             made.order.samplers.made_late()
         return made.proxy
+
+    def read_beside(self, cycle: Cycled) -> None:
+        number = len(self._cycles)
+        seed = seeds.derive(self._seed, "cycle", number)
+        exact = ExactLoader(cycle.loader, seed, self._framework.rank, cycle.start, self._is_carried)
+        self._cycles.append((cycle, exact))
+        saved = self._resumed_cycles or []
+        cycle.open(exact, saved[number] if number < len(saved) else None)
+
+    def put_cycles_back(self) -> None:
+        for cycle, _ in self._cycles:
+            cycle.put_back()
 
     def _exact_validation(self, loader: Any, rank: int) -> Any:
         if not is_indexed(loader):
@@ -94,6 +124,9 @@ class TrainingData:
     def _train_loaders(self) -> list[ExactLoader]:
         return exact_loaders(self._framework.loaders("train"))
 
+    def _beside(self) -> list[ExactLoader]:
+        return [exact for _, exact in self._cycles]
+
     def _validation_streams(self) -> list[ExactLoader]:
         """Return the streams among the validation loaders. Other loaders have no state."""
         return exact_loaders(self._framework.loaders("validate"))
@@ -106,6 +139,13 @@ class TrainingData:
         Raises:
             TrainingUnsupported: this combination of loaders cannot be resumed.
         """
+        if self._resumed_cycles is not None and len(self._resumed_cycles) != len(self._cycles):
+            unsupported.reject(
+                self._agent,
+                f"the checkpoint has {len(self._resumed_cycles)} loaders of loop.cycle, and the script now has "
+                f"{len(self._cycles)}",
+                self._framework.way_out,
+            )
         loaders = self._train_loaders()
         if len(loaders) > 1 and self._framework.cycles and not all(_has_length(one.proxy) for one in loaders):
             unsupported.reject(
@@ -113,7 +153,7 @@ class TrainingData:
                 "several loaders are cycled through, and one of them has no length",
                 'use CombinedLoader(…, mode="min_size"), or give the dataset a __len__',
             )
-        for one in loaders:
+        for one in (*loaders, *self._beside()):
             if one.replays and self._framework.rank == 0 and id(one) not in self._said:
                 self._said.add(id(one))
                 print(
@@ -147,6 +187,7 @@ class TrainingData:
         return {
             "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._train_loaders()],
             "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,
+            **({"cycles": [one.state() for one, _ in self._cycles]} if self._cycles else {}),
         }
 
     def news(self) -> list[UntrackedChange]:
@@ -156,10 +197,11 @@ class TrainingData:
         """
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
-            for number, one in enumerate(self._train_loaders())
+            for number, one in enumerate((*self._train_loaders(), *self._beside()))
             if one.gave_others
         ]
-        loaders = [*self._framework.loaders("train"), *self._framework.loaders("validate")]
+        beside = [one.proxy for one in self._beside()]
+        loaders = [*self._framework.loaders("train"), *beside, *self._framework.loaders("validate")]
         return again + [lost for loader in loaders if (notes := notes_of(loader)) is not None for lost in notes.read()]
 
     @property

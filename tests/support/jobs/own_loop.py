@@ -17,7 +17,7 @@ def main() -> None:
     train = DataLoader(TensorDataset(torch.randn(28, 4)), 4, shuffle=True)
     loop = Loop(seed=1, model=model, optimizer=optimizer, scheduler=scheduler)
     s = loop.state(total=0.0)
-    total, more = 0.0, 0.01 if "--local" in sys.argv else 0.0
+    total = 0.0
     for _ in loop.epochs(4):
         for (x,) in loop.batches(train):
             loss = (model(x + torch.rand(4)) ** 2).mean() * (1 + s.total + total)
@@ -25,7 +25,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             s.total += 0.01
-            total += more
+            total += 0.01 * ("--local" in sys.argv)
         scheduler.step()
         loop.log(total=s.total)
 

@@ -63,7 +63,7 @@ class Agent:
         every_steps=None,
         on_message=None,
         arenas=2,
-        exact=False,
+        exact="tell",
         seed=7,
     ):
         self.zygote, self.job, self.folder = zygote, job, folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import time
 
 import torch
 from torch import nn
@@ -106,6 +107,48 @@ def counts_in_a_local() -> None:
             last = number
         best = max(best, epoch, len(seen), last)
     print(total, best)
+
+
+def reads_on_and_on() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    others = iter(train)
+    for _ in loop.steps(20):
+        try:
+            next(others)
+        except StopIteration:
+            others = iter(train)
+        step()
+
+
+def cycle_before_the_pass() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    others = loop.cycle(train)
+    for _ in loop.epochs(2):
+        for _ in zip(others, loop.batches(train), strict=False):
+            step()
+
+
+def cycle_within() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    for _ in loop.epochs(2):
+        loop.cycle(train)
+
+
+def looks_at_clocks() -> None:
+    """Measures its time as scripts do. What it prints after a loop comes from within."""
+    loop = Loop(model=model, optimizer=optimizer)
+    began = last = time.time()
+    for epoch in loop.epochs(2):
+        end = time.perf_counter()
+        for number, _ in loop.enumerate(train):
+            waited = number, time.perf_counter() - end
+            step()
+            now = time.time()
+            took, last = now - last, now
+            end = time.perf_counter()
+        for batch in loop.validation(train):
+            width = batch[0].shape
+        print(epoch, number, waited, took, width, began)
 
 
 def raises() -> None:

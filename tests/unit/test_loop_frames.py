@@ -1,0 +1,112 @@
+"""loop/frames.py: which local variables the next iteration of a loop reads, and which only hold clock readings."""
+
+from __future__ import annotations
+
+import dis
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from spotrun.loop.frames import clock_readings, rebound_in
+
+
+def counter(batches: Iterable[Any]) -> None:
+    step = 0
+    for _ in batches:
+        step += 2
+
+
+def prefetch(batches: Iterable[Any]) -> None:
+    x = None
+    for batch in batches:
+        print(x)
+        x = batch
+
+
+def best_of(epochs: Iterable[Any], batches: Iterable[Any]) -> None:
+    best = 0.0
+    for _ in epochs:
+        for batch in batches:
+            loss = batch
+        if loss < best:
+            best = loss
+
+
+def summed(epochs: Iterable[Any], batches: Iterable[Any]) -> None:
+    for _ in epochs:
+        total = 0.0
+        for batch in batches:
+            total += batch
+        print(total)
+
+
+def reset_each_time(batches: Iterable[Any]) -> None:
+    seen: list[Any] = []
+    for batch in batches:
+        total = 0
+        for part in batch:
+            total += part
+        while total > 3:
+            total -= 1
+        seen.append(total)
+    print(total)
+
+
+def in_a_while(batches: Iterable[Any]) -> None:
+    number, it = 0, iter(batches)
+    while number < 3:
+        next(it)
+        number += 1
+
+
+@pytest.mark.parametrize(
+    ("function", "at", "names"),
+    [
+        (counter, 0, {"step"}),
+        (prefetch, 0, {"x"}),
+        (best_of, 0, {"best"}),
+        (best_of, 1, {"best"}),
+        (summed, 0, set()),
+        (summed, 1, {"total"}),
+        (reset_each_time, 0, set()),
+        (in_a_while, None, {"number"}),
+    ],
+)
+def test_locals_that_the_next_iteration_reads(function: Callable[..., None], at: int | None, names: set[str]) -> None:
+    """`at` is the number of the `for` that requests its next item; None: the place of a call within a `while`."""
+    code = function.__code__
+    instructions = list(dis.get_instructions(code))
+    loops = [one.offset for one in instructions if one.opname == "FOR_ITER"]
+    calls = [one.offset for one in instructions if one.opname == "CALL"]
+    found = rebound_in(code, 0, calls[-1] if at is None else loops[at])
+    assert set(found) == names
+    assert all(code.co_firstlineno < line < code.co_firstlineno + 12 for line in found.values())
+
+
+def test_loops_around_that_of_the_epochs_do_not_count() -> None:
+    code = best_of.__code__
+    inner = [one.offset for one in dis.get_instructions(code) if one.opname == "FOR_ITER"][1]
+    assert rebound_in(code, inner, inner) == {}
+
+
+def timed(batches: Iterable[Any], time_of: Callable[[], float]) -> None:
+    began = last = time.time()
+    first, other = perf_counter(), time_of()
+    day = datetime.now()
+    for _ in batches:
+        now = time.monotonic()
+        took = now - last
+        last = now
+        other = time_of()
+        day = datetime.now()
+    print(began, first, other, day, took)
+
+
+def test_clock_readings_are_known_by_the_function_called() -> None:
+    names = {name: globals().get(name) for name in timed.__code__.co_names}
+    assert clock_readings(timed.__code__, names) == {"began", "last", "now", "day"}
+    assert clock_readings(timed.__code__, names | {"time": counter, "datetime": "a text"}) == frozenset()
