@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from spotrun.errors import SpotrunError
 from spotrun.loop import prepared
 from spotrun.training.data.loader import ExactLoader
 from spotrun.training.framework import State
 from spotrun.training.place import PassStart
+from spotrun.training.unsupported import TrainingUnsupported
 
 _END = object()
 
@@ -20,7 +20,7 @@ class Cycle(Iterator[Any]):
     own. The iterator can be read while its Loop runs.
 
     Raises, at `next`:
-        SpotrunError: no Loop is running, or the loader has no batch.
+        TrainingUnsupported: no Loop is running, or the loader has no batch.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -34,7 +34,7 @@ class Cycle(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._exact is None:
-            raise SpotrunError(
+            raise TrainingUnsupported(
                 "loop.cycle: its batches were read while the loop was not running",
                 hint="call next() within loop.epochs or loop.steps",
             )
@@ -48,7 +48,7 @@ class Cycle(Iterator[Any]):
             self._pass, self._batch = self._pass + 1, 0
             batch = self._first_of_pass(self._exact)
         if batch is _END:
-            raise SpotrunError(
+            raise TrainingUnsupported(
                 "loop.cycle: the loader has no batch", hint="give it more data, or leave out drop_last=True"
             )
         self._batch += 1

@@ -37,6 +37,8 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\u
 _NO_VALUE = "has no value"
 NULLS = ("", "~", "null", "Null", "NULL")
 """Texts that YAML reads as a missing value."""
+OFF_IS_A_WORD_IN = ("checkpoint", "exact")
+"""The key whose value may be `off`, which YAML reads as false."""
 
 
 @dataclass(frozen=True)
@@ -302,6 +304,8 @@ class _Constructor:
         elif tag == "bool":
             if text.lower() in ("true", "false"):
                 return text.lower() == "true"
+            if key[-2:] == OFF_IS_A_WORD_IN and text == "off":
+                return text
             truth = "true" if text.lower() in ("yes", "on", "y") else "false"
             self.refuse(key, f"YAML reads {text} as {truth}", f'write {truth} for that, or "{text}" for the text')
         elif tag == "int":

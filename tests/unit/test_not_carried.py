@@ -17,6 +17,7 @@ from spotrun.report import machine_readable, overview, terminal
 from spotrun.report.gaps import briefly, for_programs
 from spotrun.report.why import decisions
 from spotrun.run import events as ev
+from spotrun.spec.yaml import read_yaml
 from spotrun.trainer_link import Message, NotCarried, Refused
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.ranks import Ranks
@@ -223,4 +224,7 @@ def test_a_training_that_has_to_be_exact_ends_there_and_says_what_to_do() -> Non
 
 def test_the_key_of_a_job_is_read() -> None:
     assert spec().checkpoint.exact == "tell"
+    document = read_yaml("{checkpoint: {exact: off}, name: off}")
+    assert document.data["checkpoint"] == {"exact": "off"}
+    assert [problem.key for _, problem in document.problems] == [("name",)], "elsewhere, YAML reads it as false"
     assert spec(checkpoint={"exact": "require"}).checkpoint.exact == "require"
