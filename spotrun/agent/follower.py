@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NoReturn
 
@@ -45,6 +45,12 @@ Maximum seconds of system time for which the script is allowed to go on running 
 killed.
 """
 REASON_MAX = 500
+ONLY_OF_LEAD = "only the lead's files are stored; let only rank 0 write files"
+FILES_EVERY_S = 20.0
+"""
+Seconds of run time between two looks for files that this member's trainer has written. Only files that two looks in
+succession find are reported: others are temporary.
+"""
 
 
 class Follower:
@@ -71,6 +77,8 @@ class Follower:
         self._begun = -1
         self._known: Mapping[str, StoredFile] = {}
         self._told_of_files = False
+        self._files_seen: frozenset[str] = frozenset()
+        self._files_seen_s = context.clock.monotonic()
 
     def run(self) -> NoReturn:
         """
@@ -87,10 +95,11 @@ class Follower:
             self._context.status.facts["unreached"] = self._reach.unreached
             self._follow()
             self._hear()
+            self._look_for_files()
 
     def _follow(self) -> None:
         if self._is_over:
-            self._tell_of_files()
+            self._tell_of_files(self._written() if self._trainer is not None else ())
             terminal = self._context.recorder.state.terminal
             if terminal is not None and terminal.outcome == "completed":
                 self._await_the_end()
@@ -112,7 +121,7 @@ class Follower:
 
     def _begin(self, incarnation: int) -> None:
         self._end()
-        self._tell_of_files()
+        self._tell_of_files(self._written() if self._trainer is not None else ())
         self._trainer, self._begun = None, incarnation
         self._answers.rest()
         self._tell(MembersTrainer(attempt=self._number, incarnation=incarnation))  # may take long
@@ -157,19 +166,35 @@ class Follower:
             raise PowerOff(reason.detail) from reason
         return ""
 
-    def _tell_of_files(self) -> None:
-        """Warn in the log that this member's trainer has written files. A checkpoint contains only the lead's files."""
-        if self._trainer is None or self._told_of_files:
+    def _look_for_files(self) -> None:
+        now_s = self._context.clock.monotonic()
+        if self._trainer is None or self._told_of_files or now_s - self._files_seen_s < FILES_EVERY_S:
             return
+        written = self._written()
+        if stay := [path for path in written if path in self._files_seen]:
+            self._tell_of_files(stay)
+        self._files_seen, self._files_seen_s = frozenset(written), now_s
+
+    def _written(self) -> list[str]:
+        """Return the paths of the files that this member's trainer has written, and that no checkpoint contains."""
         newest = self._context.recorder.state.latest_commit()
         has_image = newest is not None and newest.event.has_image
         stays = (lambda _: False) if has_image else StateFiles(self._context).covers
-        written = FilesOfCommit(self._context, None, {}, TrainingFiles(self._context, stays)).written()
-        if written:
-            self._told_of_files = True
-            others = f" and {count_of(len(written) - 1, 'other file')}" if len(written) > 1 else ""
-            what = f"{written[0]}{others} of this member"
-            self._context.note(f"{what} will be lost: only the lead's files are stored. Let only rank 0 write files")
+        return FilesOfCommit(self._context, None, {}, TrainingFiles(self._context, stays)).written()
+
+    def _tell_of_files(self, written: Sequence[str]) -> None:
+        """Report, in the log and in the ledger, that files of this member are lost. Do so only once."""
+        if not written or self._told_of_files:
+            return
+        self._told_of_files = True
+        others = f" and {count_of(len(written) - 1, 'other file')}" if len(written) > 1 else ""
+        what = f"{written[0]}{others} of this member"
+        self._context.note(f"{what} will be lost: only the lead's files are stored. Let only rank 0 write files")
+        if self._is_over:  # nothing more is written about this attempt
+            return
+        newest = self._context.recorder.state.latest_commit()
+        place = f"{written[0]}{others} on member {self._context.assignment.name}"
+        self._journal.not_carried(0 if newest is None else newest.event.step, [(place, ONLY_OF_LEAD)])
 
     def _hear(self) -> None:
         with contextlib.suppress(queue.Empty):

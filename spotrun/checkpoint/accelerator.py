@@ -111,7 +111,7 @@ def unpin(memory: Tensor) -> None:
 def _forget_error() -> None:
     """
     Clear the error of a call that CUDA refused. Otherwise, the next kernel of this thread would raise it: CUDA keeps
-    the last error of each thread until somebody asks for it, and PyTorch asks after each launch.
+    the last error of each thread until it is read, and PyTorch reads it after each launch.
     """
     with contextlib.suppress(RuntimeError):
         torch.empty(1, device="cuda").fill_(0)

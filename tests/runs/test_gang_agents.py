@@ -197,9 +197,15 @@ def test_member_reports_once_that_only_the_files_of_the_lead_are_kept(start: Sta
     run = start(writes=True, step_s=0.1)
     nodes = run.launch_members(2)
     reaches(run, 12)
+    (lost,) = run.wait_for(ev.StateNotCarried, 1, within_s=WITHIN_S).places
+    assert (lost.place, lost.what.partition(";")[0]) == (
+        "of-rank-1.txt on member 1.1",
+        "only the lead's files are stored",
+    )
     os.kill(nodes[1].trainer_pid(), signal.SIGKILL)
     completes(run, *nodes)
     assert len(run.seen(ev.ResumedFrom)) == 2
+    assert len(run.seen(ev.StateNotCarried)) == 1
     told = [run.log(node).count("will be lost: only the lead's files are stored") for node in nodes]
     assert told == [0, 1]
     assert "of-rank-1.txt of this member" in run.log(nodes[1])
