@@ -101,7 +101,7 @@ class Loop:
 
     def cycle(self, loader: Any) -> Cycle:
         """
-        Return an endless iterator over the batches of `loader`, for data that the script reads beside the passes of
+        Return an endless iterator over the batches of `loader`, for data that the script reads in addition to the passes of
         the training, such as unlabelled samples: `batch = next(it)`. Call this before `epochs` or `steps`. Checkpoints
         include the iterator's place.
         """

@@ -18,7 +18,7 @@ from spotrun.training.session import Agent
 
 
 class Cycled(Protocol):
-    """A loader that the script itself reads, batch by batch, beside the passes of the training (`Loop.cycle`)."""
+    """A loader that the script itself reads, batch by batch, in addition to the passes of the training (`Loop.cycle`)."""
 
     @property
     def loader(self) -> Any: ...
