@@ -101,9 +101,8 @@ class Loop:
 
     def cycle(self, loader: Any) -> Cycle:
         """
-        Return an endless iterator over the batches of `loader`, for data that the script reads in addition to the passes of
-        the training, such as unlabelled samples: `batch = next(it)`. Call this before `epochs` or `steps`. Checkpoints
-        include the iterator's place.
+        Return an endless iterator over the batches of `loader`, for further data of the training, such as unlabelled
+        samples: `batch = next(it)`. Call this before `epochs` or `steps`. Checkpoints include the iterator's place.
         """
         if self._passes is not None:
             self._passes.refuse(

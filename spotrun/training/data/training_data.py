@@ -18,7 +18,7 @@ from spotrun.training.session import Agent
 
 
 class Cycled(Protocol):
-    """A loader that the script itself reads, batch by batch, in addition to the passes of the training (`Loop.cycle`)."""
+    """A loader with further data of the training, which the script reads batch by batch (`Loop.cycle`)."""
 
     @property
     def loader(self) -> Any: ...
