@@ -39,6 +39,12 @@ def started_with(name: str, value: str) -> list[int]:
         read |= {pid: _environment(pid) for pid in pending}
 
 
+def environment(pid: int) -> dict[str, str]:
+    """Return the variables with which a process was started; none if it is gone, or belongs to another user."""
+    pairs = (_environment(pid) or b"").decode(errors="replace").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
 def _environment(pid: int) -> bytes | None:
     """Return the environment of a process; None if the process is gone, or belongs to another user."""
     try:

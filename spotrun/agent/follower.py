@@ -29,10 +29,11 @@ from spotrun.agent.gang.rendezvous import Rendezvous
 from spotrun.agent.gang_state import AnswersLead
 from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
 from spotrun.agent.machine import process_groups
-from spotrun.agent.processes.trainer import KILL_WITHIN_S, OUTPUT_BYTES
+from spotrun.agent.processes.trainer import ABORT_GRACE_S, KILL_WITHIN_S, OUTPUT_BYTES
 from spotrun.agent.processes.trainer_process import TrainerProcess, start_trainer
 from spotrun.agent.resumption import NothingToResumeFrom, reasons
 from spotrun.folder.status_objects import MembersTrainer
+from spotrun.run.events import Cause
 from spotrun.run.state import Attempt
 from spotrun.trainer_link import WORK
 from spotrun.units import count_of
@@ -247,6 +248,12 @@ class Follower:
         self._context.status.facts["trainer"] = trainer
         self._context.heartbeat.beat_now()
 
+    @property
+    def _has_hung(self) -> bool:
+        """True if the lead's agent has ended the trainers of the newest incarnation because rank 0 had been silent."""
+        exited = self._context.recorder.state.attempts[self._number].trainers[self._begun].exited
+        return exited is not None and exited.cause is Cause.HANG
+
     def _await_the_end(self) -> None:
         """Wait for this member's script to end. The lead's script has already completed."""
         if self._trainer is not None and not self._exited:
@@ -254,6 +261,10 @@ class Follower:
 
     def _end(self) -> None:
         if self._trainer is not None:
+            if self._has_hung and not self._exited:
+                self._context.note("the training hangs: ending the trainer; its stack traces follow")
+                self._trainer.abort(self._context.note)
+                self._trainer.wait(ABORT_GRACE_S)
             self._trainer.kill()
             self._trainer.wait(KILL_WITHIN_S)
 

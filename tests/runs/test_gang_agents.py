@@ -32,7 +32,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     runs: list[AgentRun] = []
 
     def begin(
-        scale: float = 10.0, size: int = 2, setup: str = "", networks: Networks | None = None, **job: Any
+        scale: float = 10.0,
+        size: int = 2,
+        setup: str = "",
+        networks: Networks | None = None,
+        hang_after: str = "",
+        **job: Any,
     ) -> AgentRun:
         folder = tmp_path / str(len(runs))
         folder.mkdir()
@@ -44,6 +49,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             networks=networks,
             checkpoint={"every": f"{EVERY} steps"},
             **({"setup": setup} if setup else {}),
+            **({"policy": {"hang_after": hang_after}} if hang_after else {}),
         )
         runs.append(run)
         return run
@@ -290,6 +296,17 @@ def test_a_member_that_the_others_do_not_reach_is_named_although_it_reaches_the_
     completes(run, first, second)
     assert redone(run) <= 2 * EVERY
     assert run.seen(ev.TrainerExited) == [], "it was not the script"
+
+
+def test_a_rank_that_hangs_shows_its_stacks_in_the_log_of_its_member(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SPOTRUN_HANG_FLOOR_S", "1")
+    run = start(hang_at={"1": 12}, once=str(tmp_path), hang_after="30s")
+    nodes = run.launch_members(2)
+    completes(run, *nodes)
+    assert [exited.cause for exited in run.seen(ev.TrainerExited)] == [Cause.HANG]
+    assert "in hangs_in_its_own_code" in run.log(nodes[1])
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])

@@ -308,8 +308,15 @@ def meeting() -> tuple[str, int]:
 
 
 def fails(job: dict, step: int) -> None:
+    if job.get("hang_at", {}).get(str(RANK)) == step and not (mark := Path(job["once"]) / "hung").exists():
+        mark.touch()
+        hangs_in_its_own_code()
     if job.get("fail_at", {}).get(str(RANK)) == step:
         raise RuntimeError(f"rank {RANK} has a mistake of its own")
+
+
+def hangs_in_its_own_code() -> None:
+    threading.Event().wait()
 
 
 class Lead(Trainer):

@@ -67,6 +67,21 @@ def runs_python(leader: int) -> bool:
     return any(program.startswith(("python", "pypy")) for program in programs)
 
 
+def ranks(leader: int, first: int) -> dict[int, int]:
+    """
+    Return the ids of the processes that train in the group of `leader`, by their ranks. They are found by the variable
+    RANK or LOCAL_RANK with which they were started. Left out are `first`, the process of rank 0, the command itself,
+    and processes that the ranks have started, such as the workers of loaders.
+    """
+    found: dict[int, int] = {}
+    for each in sorted(members(leader), key=lambda each: each.mark.pid):
+        variables = proc.environment(each.mark.pid)
+        rank = variables.get("RANK", variables.get("LOCAL_RANK", ""))
+        if rank.isdigit() and int(rank) and each.mark.pid not in (leader, first):
+            found.setdefault(int(rank), each.mark.pid)
+    return found
+
+
 def signal_all(leader: int, number: signal.Signals) -> None:
     """
     Send a signal to the group of `leader`, and then to each of its processes that has left this group. The caller

@@ -434,7 +434,7 @@ class Trainer:
             self._context.note(f"no sign of life for {limit_s:.0f} s: ending the trainer; its stack traces follow")
             self.hung = True
             self._kill_at_s = time.monotonic() + ABORT_GRACE_S
-            self._process.abort()
+            self._process.abort(self._context.note)
 
     def _signs(self) -> Signs:
         return Signs(self._context.console.size_bytes(), self._process.cpu_s())

@@ -13,7 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from spotrun import proc
@@ -36,6 +38,8 @@ from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, 
 
 READ_REST_WITHIN_S = 5.0
 """Maximum seconds of system time for reading the last messages of a trainer that has ended."""
+STACKS_WITHIN_S = 1.0
+"""Maximum seconds of system time for a rank to print its stacks."""
 LOOK_S = 0.05
 """Seconds of system time between two checks whether a command has ended after SIGTERM."""
 NEVER_STARTS = frozenset({errno.ENOENT, errno.EACCES, errno.E2BIG, errno.ENOEXEC})
@@ -230,14 +234,19 @@ class TrainerProcess:
     def runs_python(self) -> bool:
         return self._process is not None and not self._gone.is_set() and process_groups.runs_python(self._process.pid)
 
-    def abort(self) -> None:
-        """Send SIGABRT to the training process, whose faulthandler then prints the stacks of its threads."""
+    def abort(self, note: Callable[[str], None]) -> None:
+        """
+        Send SIGABRT to the training process of each rank, whose faulthandler then prints the stacks of its threads.
+        Before each rank's stacks, `note` gets a line that names the rank. Return without waiting.
+        """
         if self._process is None or self._gone.is_set():
             return
         leader = self._entrance.leader if self._entrance is not None else None
         lives = leader is not None and process_groups.mark(leader.pid) == leader
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(leader.pid if leader is not None and lives else self._process.pid, signal.SIGABRT)
+        first = leader.pid if leader is not None and lives else self._process.pid
+        others = process_groups.ranks(self._process.pid, first)
+        work = partial(abort_ranks, first, others, note)
+        threading.Thread(target=work, name="abort", daemon=True).start()
 
     def stop(self) -> None:
         """Send SIGSTOP to all processes of the trainer. They keep their state until `go_on` is called."""
@@ -361,3 +370,35 @@ def start_trainer(context: AgentContext, incarnation: int, meets: Mapping[str, s
     finally:
         os.close(output)
     return process
+
+
+def abort_ranks(first: int, others: Mapping[int, int], note: Callable[[str], None]) -> None:
+    """
+    Abort the ranks one after another, rank 0 last: `first` is its process, and `others` has those of the other ranks.
+    Meanwhile, the program that started them is stopped: otherwise, it would end all ranks as soon as the first is gone.
+    """
+    launchers = {found.parent for pid in others.values() if (found := proc.stat(pid)) is not None}
+    for launcher in launchers:
+        _kill(launcher, signal.SIGSTOP)
+    for rank, pid in sorted(others.items()):
+        note(f"stacks of rank {rank} (process {pid}):")
+        _abort(pid)
+    if others:
+        note(f"stacks of rank 0 (process {first}):")
+    _abort(first)
+    for launcher in launchers:
+        _kill(launcher, signal.SIGCONT)
+
+
+def _abort(pid: int) -> None:
+    """Let the process print its stacks, and wait until it has ended, but not for long."""
+    _kill(pid, signal.SIGABRT)
+    _kill(pid, signal.SIGCONT)
+    until = time.monotonic() + STACKS_WITHIN_S
+    while (found := proc.stat(pid)) is not None and not found.ended and time.monotonic() < until:
+        time.sleep(LOOK_S)
+
+
+def _kill(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
