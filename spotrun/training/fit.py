@@ -31,13 +31,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.folder import start_file
-from spotrun.trainer_link import Finished, LinkLost, Resume
+from spotrun.trainer_link import AGENT, GANG, Finished, LinkLost, Resume
 from spotrun.training import (
     figures,
     local_folder,
@@ -75,6 +76,14 @@ SIZE_WAY_OUT = (
     "start a process on each accelerator of each node, as torchrun does (docs/gangs.md); Lightning's Trainer does "
     "so if it gets no num_nodes and the devices of one node"
 )
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""Variable that torchrun sets for each process that it starts, in addition to RANK and WORLD_SIZE."""
+ALONE_WAY_OUT = (
+    "without a GPU, transformers needs TrainingArguments(use_cpu=True), and accelerate Accelerator(cpu=True); "
+    "a loop of your own needs torch.distributed.init_process_group(); to train in one process, leave out torchrun"
+)
+OTHERS_WAIT_S = 30.0
+"""Seconds that ranks other than 0 wait before they fail: torchrun ends all as soon as one has failed."""
 RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
 
@@ -486,8 +495,30 @@ def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
     """
     ranks = Ranks(framework.rank, framework.ranks)
     ranks.compare()
+    if framework.ranks == 1 and _is_one_of_several():
+        _refuse_processes_that_train_alone()
     agent = claim() if ranks.rank == 0 else session.Follower()
     return ranks, agent if ranks.agree(agent is not None) else None
+
+
+def _is_one_of_several() -> bool:
+    """Return True if torchrun has started several processes under this process's agent."""
+    under_agent = AGENT in os.environ and GANG not in os.environ
+    return under_agent and TORCHRUN in os.environ and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def _refuse_processes_that_train_alone() -> NoReturn:
+    """
+    Raises:
+        TrainingUnsupported: torchrun has started several processes, and each of them trains for itself.
+    """
+    if os.environ["RANK"] != "0":
+        time.sleep(OTHERS_WAIT_S)
+    unsupported.reject(
+        (claim() if os.environ["RANK"] == "0" else None) or session.alone(),
+        f"torchrun has started {os.environ['WORLD_SIZE']} processes, but each of them trains alone",
+        ALONE_WAY_OUT,
+    )
 
 
 def _seed_of(resume: Resume, script_seed: int) -> int:
