@@ -103,9 +103,14 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
         files=state.stored_files,
         gaps=summary.gaps,
         usd_per_kept_hour=summary.total.usd_per_productive_hour if summary.plain else None,
-        keeps_nothing=summary.plain and bool(state.attempts) and state.latest_commit() is None,
+        keeps_nothing=summary.plain and _has_begun(state) and state.latest_commit() is None,
         unprotected=state.is_unprotected,
     )
+
+
+def _has_begun(state: RunState) -> bool:
+    """Return True if a command has begun its work. A script that still imports its modules has not."""
+    return any(trainer.began_at is not None for attempt in state.attempts.values() for trainer in attempt.trainers)
 
 
 def final_status(state: RunState) -> RunStatus | None:

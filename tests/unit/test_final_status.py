@@ -230,6 +230,20 @@ def test_none_is_written_while_a_figure_may_still_change() -> None:
             store.get(KEY)
 
 
+def test_a_command_stores_nothing_only_when_it_has_begun() -> None:
+    """A script may still be importing its modules, and train later."""
+    history = History(spec=spec(train={"run": "python train.py"}).to_dict())
+    launch = history.launch()
+    history.after(10).record(launch)
+    history.after(25).start(launch, history.now)
+    history.resume()
+    states = [history.state]
+    history.write(ev.TrainingStarted(attempt=history.attempt, incarnation=0, step=0, began_at=history.now))
+    states.append(history.state)
+    told = [run_status(state, summarise(state, history.now), history.now).keeps_nothing for state in states]
+    assert told == [False, True]
+
+
 def test_a_runner_leaves_one_when_nothing_of_the_run_is_left_running() -> None:
     played = PlayedRun()
     runner = played.runner()
