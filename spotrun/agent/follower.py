@@ -34,6 +34,7 @@ from spotrun.agent.processes.trainer_process import TrainerProcess, start_traine
 from spotrun.agent.resumption import NothingToResumeFrom, reasons
 from spotrun.folder.status_objects import MembersTrainer
 from spotrun.run.events import Cause
+from spotrun.run.reasons import exit_code_in
 from spotrun.run.state import Attempt
 from spotrun.trainer_link import WORK
 from spotrun.units import count_of
@@ -223,10 +224,10 @@ class Follower:
         reason, because this trainer's error may have made the trainers of all other members fail.
         """
         assert self._trainer is not None
-        cause = decisions.exit_cause(exited.exit_code, hung=False)
         output = self._context.console.tail(OUTPUT_BYTES, since=self._trainer.log_start)
-        words = decisions.exit_words(exited.exit_code, cause, output)
-        self._tell_ended(exited.incarnation, exited.exit_code, exited.at, str(words))
+        code = exit_code_in(output, exited.exit_code)
+        words = decisions.exit_words(code, decisions.exit_cause(code, hung=False), output)
+        self._tell_ended(exited.incarnation, code, exited.at, str(words))
 
     def _tell_ended(
         self, incarnation: int, exit_code: int, at: datetime, reason: str, *, damaged: bool = False

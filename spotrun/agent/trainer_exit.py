@@ -19,6 +19,7 @@ from spotrun.agent.resumption import still_here
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainer_start import TrainerStart
 from spotrun.run.events import Cause
+from spotrun.run.reasons import exit_code_in
 
 RETIRED_WITHIN_S = 10.0
 """
@@ -122,6 +123,7 @@ class TrainerExit:
     def _own_end(self, exited: Exited) -> tuple[int, Cause, decisions.ExitWords]:
         """Return the exit code of this instance's trainer, the cause of its end, and a description for the user."""
         trainer = self._trainer
-        code = decisions.FAILED if trainer.trained_again else exited.exit_code
+        output = trainer.last_output()
+        code = decisions.FAILED if trainer.trained_again else exit_code_in(output, exited.exit_code)
         cause = decisions.exit_cause(code, hung=trainer.hung)
-        return code, cause, decisions.exit_words(code, cause, trainer.last_output())
+        return code, cause, decisions.exit_words(code, cause, output)

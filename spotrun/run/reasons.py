@@ -39,6 +39,8 @@ _LOST_A_PEER = re.compile(
 )
 """Messages that gloo, NCCL and the store of torch.distributed print on the other ranks when a rank is lost."""
 _ON_MEMBER = re.compile(r"\(on (\d+\.\d+)[;)]")
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):\n\[\d+\]:\n(?:.*\n){3}\s+exitcode\s+: (-\d+) \(pid: ")
+"""The end of torchrun's report, if a signal ended the rank that failed first."""
 _ERROR = re.compile(r"(?:\S+: )*(?:\S*(?i:error|fatal):|Fatal |E: )")
 
 
@@ -59,6 +61,15 @@ def reason_in(output: str, *, killed: bool = False) -> str:
     if killed:
         return shortened(_fatal(lines))
     return shortened(_exception(lines) or _last_words(lines))
+
+
+def exit_code_in(output: str, exit_code: int) -> int:
+    """
+    Return the exit code of the process that failed first. If a signal ended a rank, that is minus the signal's number,
+    which torchrun reports in its output; torchrun itself ends with exit code 1.
+    """
+    found = list(_ROOT_CAUSE.finditer(_COLOUR.sub("", output))) if exit_code == 1 else []
+    return int(found[-1][1]) if found else exit_code
 
 
 def lost_a_peer(reason: str) -> bool:

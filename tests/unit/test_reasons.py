@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spotrun.agent.decisions import exit_words
 from spotrun.run.events import Cause
-from spotrun.run.reasons import REASON_MAX, in_one_line, lost_a_peer, member_in, reason_in
+from spotrun.run.reasons import REASON_MAX, exit_code_in, in_one_line, lost_a_peer, member_in, reason_in
 
 PROGRESS = "epoch 1:  10%|#         | 1/10\repoch 1:  90%|######### | 9/10\n"
 LONG = "no such file: " + " ".join(f"part{number}" for number in range(100))
@@ -94,6 +94,42 @@ REASONS = {
     "nothing": ("", ""),
     "only blank lines": ("\n \n", ""),
 }
+
+
+TORCHRUN = """
+Failures:
+[1]:
+  time      : 2026-11-29_23:41:22
+  host      : node
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 36)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 36
+-------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-29_23:41:22
+  host      : node
+  rank      : 1 (local_rank: 1)
+  exitcode  : {} (pid: 38)  (SIGKILL)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 38
+=======================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "exit_code", "found"),
+    [
+        (CUT + LAUNCHER + TORCHRUN.format(-9), 1, -9),
+        (BOOM + LAUNCHER + TORCHRUN.format(1), 1, 1),
+        (TORCHRUN.format(-11) + BOOM + LAUNCHER + TORCHRUN.format(1), 2, 2),
+        (BOOM, 1, 1),
+    ],
+)
+def test_torchrun_reports_the_signal_that_ended_a_rank(output: str, exit_code: int, found: int) -> None:
+    """As PyTorch 2.13 prints it."""
+    assert exit_code_in(output, exit_code) == found
 
 
 @pytest.mark.parametrize("case", REASONS)
