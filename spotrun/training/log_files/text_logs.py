@@ -42,10 +42,11 @@ def _dump(logger: Any, pattern: str) -> State:
     logger.save()
     if logger._experiment is not None and pattern == EVENTS:
         event_files.flush(logger.experiment)
-    files = _files(logger, pattern)
+    files, mark = _files(logger, pattern), Path(logger.log_dir) / MARK
+    known = {"version": logger.version, "mark": mark.read_text() if mark.exists() else ""}
     if sum(path.stat().st_size for path in files.values()) > CARRIED_MAX_BYTES:
-        return {"version": logger.version, "files": None, "extents": {n: _extent(path) for n, path in files.items()}}
-    return {"version": logger.version, "files": {name: as_tensor(path.read_bytes()) for name, path in files.items()}}
+        return known | {"files": None, "extents": {name: _extent(path) for name, path in files.items()}}
+    return known | {"files": {name: as_tensor(path.read_bytes()) for name, path in files.items()}}
 
 
 def _extent(path: Path) -> int:
@@ -154,6 +155,9 @@ def load(loggers: Loggers, saved: list[State]) -> None:
             path.write_bytes(content_of(content))
             if pattern == CSV:
                 logger.experiment.metrics_keys = _columns(path)
+        if state.get("mark"):  # snapshots of earlier versions have none
+            Path(logger.log_dir).mkdir(parents=True, exist_ok=True)
+            (Path(logger.log_dir) / MARK).write_text(state["mark"])
 
 
 def _columns(path: Path) -> list[str]:
