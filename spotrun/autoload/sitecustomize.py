@@ -42,7 +42,9 @@ INSTALLS = {
     "accelerate.accelerator": "spotrun.loop.entry:watch_accelerate",
     "hydra.core.utils": "spotrun.hydra.entry:install",
     "lightning.fabric.fabric": "spotrun.loop.entry:watch_fabric",
+    "lightning.pytorch.trainer.trainer": "spotrun.training.data.kept_iterators:install",
     "lightning_fabric.fabric": "spotrun.loop.entry:watch_fabric",
+    "pytorch_lightning.trainer.trainer": "spotrun.training.data.kept_iterators:install",
     "torch.distributed": "spotrun.autoload.own_address:install",
     "transformers.trainer": "spotrun.transformers.entry:install",
 }

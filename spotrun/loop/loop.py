@@ -23,8 +23,11 @@ from spotrun.loop.frames import Frames
 from spotrun.loop.given import Given
 from spotrun.loop.passes import Pass, Passes
 from spotrun.training import unsupported
+from spotrun.training.data import kept_iterators
 from spotrun.training.fit import claim
 from spotrun.training.session import alone
+
+kept_iterators.install()
 
 _running: list[Passes] = []
 """The `Passes` of the loop that is running in this process; empty if no loop is running."""

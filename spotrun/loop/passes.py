@@ -282,7 +282,7 @@ class Passes:
         if not found:
             return
         places = ", ".join(f"{one.name} ({one.place})" for one in found)
-        reading = [one.name for one in found if is_a(one.value, "_BaseDataLoaderIter")]
+        reading = [one.name for one in found if is_a(one.value, "_BaseDataLoaderIter", "KeptIterator")]
         kept = ", ".join(f"{one.name}={_text(one.value)}" for one in found if one.name not in reading)
         hints = [f"{name} = loop.cycle(loader) before the loop, which never stops" for name in reading]
         if kept:

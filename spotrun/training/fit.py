@@ -51,7 +51,7 @@ from spotrun.training import (
     unsupported,
 )
 from spotrun.training.counting import Counting
-from spotrun.training.data import generators
+from spotrun.training.data import generators, kept_iterators
 from spotrun.training.data.training_data import Cycled, TrainingData
 from spotrun.training.due_validation import DueValidation
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Framework, State
@@ -181,6 +181,7 @@ class Fit:
                 "run one fit() after another; after a fit() that an exception has ended, no further fit() can begin",
             )
         unsupported.check(framework, agent)
+        kept_iterators.install()
         if ranks.misfit:
             unsupported.reject(agent, ranks.misfit, SIZE_WAY_OUT)
         resume, own = None, None

@@ -212,7 +212,8 @@ class ExactOrder:
             seeds.seed_cpu(seed)
             generators.seed(self._own, seed)
             self.samplers.begin(key)
-            self.samplers.set_epoch(key[1])
+            if key[0] != "kept":  # of an iterator of the script, which sets its sampler's epoch itself
+                self.samplers.set_epoch(key[1])
             order = Drawn(iter(self._inner))
             self.samplers.drawn()
             return order

@@ -177,7 +177,7 @@ class Baseline:
             return _change(known.node.parts, node.parts, node.value)
         if known.unchanged is not None:
             return None if self._is_unchanged(key, probe=probe) else Change({})
-        if node.kind == "asked":
+        if node.kind in ("asked", "iterator"):
             return Change({})
         return None if _same_parts(known.node.parts, node.parts) else Change({})
 
@@ -197,7 +197,7 @@ def _is_compared(node: Node) -> bool:
     Return True if the object is compared as a whole, such as an array or a long container, and False if its parts are
     compared one by one.
     """
-    if node.kind == "asked":
+    if node.kind in ("asked", "iterator"):
         return isinstance(node.value, GENERATORS)
     return node.kind not in HOLDERS and (node.kind not in CONTAINERS or node.is_closed)
 

@@ -23,6 +23,7 @@ from spotrun.training.python_state.arrays import bytes_of, content_of_masked, is
 from spotrun.training.python_state.baseline import LATE, Baseline, Change
 from spotrun.training.python_state.copies import Copies, content_of
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, MAPPINGS, SEQUENCES, Node, Walk
+from spotrun.training.python_state.kept_iterator import KeptIterator
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import Encoded, NotPlain, encode, is_scalar, name_of
 
@@ -157,6 +158,8 @@ class Encoder:
             return self._lost_array(node, value)
         if node.kind == "asked":
             return self._lost_state(node)
+        if node.kind == "iterator":
+            return self._lost_iterator(node)
         if not self._baseline.knows(value) and not self._can_be_made(node):
             return UntrackedChange(node.path, name_of(value))
         return next((lost for part in node.parts or () if (lost := self._lost_value(node, part))), None)
@@ -190,6 +193,11 @@ class Encoder:
             return UntrackedChange(node.path, f"a {name_of(array)} of {array.dtype}")
         self._left_bytes -= array.nbytes
         return UntrackedChange(node.path, f"an array of {array.nbytes} bytes") if self._left_bytes < 0 else None
+
+    def _lost_iterator(self, node: Node) -> UntrackedChange | None:
+        if self._baseline.path_of(node.value.loader) is not None:
+            return None
+        return UntrackedChange(node.path, "an iterator over a DataLoader that was made during training")
 
     def _lost_state(self, node: Node) -> UntrackedChange | None:
         try:
@@ -235,6 +243,8 @@ class Encoder:
                 return bytes(value)
             case "asked":
                 return self._states[id(value)]
+            case "iterator":
+                return (self._value(value.loader), value.key, value.number)
             case "deque":
                 return (value.maxlen, self._items(node.parts))
             case "defaultdict":
@@ -273,7 +283,7 @@ class Encoder:
                 carried[name] = self._value(part)
             else:
                 whole = False
-                if not f"{type(part).__module__}.".startswith(HARMLESS):
+                if type(part) is KeptIterator or not f"{type(part).__module__}.".startswith(HARMLESS):
                     self.lost.append(lost)
         return {
             "class": self._script.class_name(type(node.value)),

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from spotrun.checkpoint.objects import is_named_tuple
 from spotrun.checkpoint.slots import attributes_of, has_attributes
 from spotrun.training import module_state
+from spotrun.training.python_state.kept_iterator import KeptIterator
 from spotrun.training.python_state.library_state import LibraryModuleState
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.stateful_objects import is_asked, parts_of
@@ -288,6 +289,8 @@ class Walk:
         self.compared.append(key)
         if node.kind == "asked":
             self._waiting.extend((part, f"{node.path}.{name}") for name, part in parts_of(node.value))
+        if node.kind == "iterator":
+            self._waiting.append((node.value.loader, f"{node.path}.loader"))
         if node.inner:
             self._left -= len(node.inner)
             self._waiting.extend(node.inner)
@@ -384,6 +387,7 @@ class Walk:
 
 _KINDS: dict[type, str] = {
     **SEQUENCES, **MAPPINGS, np.ndarray: "array", np.ma.MaskedArray: "masked", Tensor: "tensor", nn.Parameter: "tensor",
+    KeptIterator: "iterator",
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
 """

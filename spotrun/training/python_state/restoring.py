@@ -31,6 +31,7 @@ from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import made_like
 from spotrun.training.python_state.encoding import FACTORIES, FORMAT
 from spotrun.training.python_state.graph import CLOSURE, FLAGS, HOLDERS, cells_of
+from spotrun.training.python_state.kept_iterator import KeptIterator
 from spotrun.training.python_state.script import Script, is_name_of_python
 
 _CONTAINERS: dict[str, Any] = {
@@ -149,6 +150,8 @@ class Restorer:
             return type(standing) is _ARRAYS[kind] and _is_array(standing, *content[1:3])
         if kind == "tensor":
             return _is_tensor(standing, content)
+        if kind == "iterator":
+            return type(standing) is KeptIterator
         if kind == "asked":
             return stateful_objects.is_asked(type(standing)) and type(standing).__name__ == content[0]
         return isinstance(standing, _CONTAINERS[kind])
@@ -183,6 +186,8 @@ class Restorer:
                 return _BAGS[content["class"]]()
             case "object":
                 return self._instance(content)
+            case "iterator":
+                return KeptIterator(self._value(content[0]), *content[1:])
             case "copy":
                 return self._copy(content)
         if kind not in _CONTAINERS:
@@ -265,6 +270,8 @@ class Restorer:
                 return content
             case "asked":
                 return content[1]
+            case "iterator":
+                return (self._value(content[0]), *content[1:])
             case "deque" | "defaultdict":
                 return self._items(content[1])
         return self._items(content)
@@ -348,6 +355,8 @@ class Restorer:
                 _fill_tensor(value, *content)
             case "asked":
                 stateful_objects.load(value, parts)
+            case "iterator":
+                value.move(*parts)
             case "copy":
                 pass  # `_copy` has already filled it
             case _:

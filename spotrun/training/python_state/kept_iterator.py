@@ -1,0 +1,36 @@
+"""The iterator over a loader that a script keeps in its own variables, as part of the Python state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+
+class KeptIterator(Iterator[Any]):
+    """
+    An iterator over a map-style loader that the script itself has begun, and that a resume continues: it has read
+    `number` batches of the pass that `key` determines. After a restore, the pass is begun again at the next read.
+    """
+
+    begin: ClassVar[Callable[[Any, int, int], Iterator[Any]]]
+    """Begins the pass `key` over a loader at a batch. The module that replaces the loaders' iterators sets it."""
+
+    def __init__(self, loader: Any, key: int, number: int = 0) -> None:
+        self.loader = loader
+        self.key = key
+        self.number = number
+        self._batches: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            self._batches = type(self).begin(self.loader, self.key, self.number)
+        batch = next(self._batches)
+        self.number += 1
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def move(self, loader: Any, key: int, number: int) -> None:
+        """Continue at this place of a pass, whatever was read before."""
+        self.loader, self.key, self.number, self._batches = loader, key, number, None
