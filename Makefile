@@ -74,7 +74,7 @@ test: .venv/.installed-dev .browser/.installed
 	$(if $(CI),.venv/bin/python tests/support/expected_skips.py .pytest-results.xml)
 
 nightly: .venv/.installed-dev .browser/.installed
-	$(TESTS) -m 'not live_aws' --unchanged record --shares print $(PYTEST_ARGS)
+	$(TESTS) -p tests.plugins.patterns -m 'not live_aws' --unchanged record --shares print --patterns write $(PYTEST_ARGS)
 
 shares: .venv/.installed-dev .browser/.installed
 	$(TESTS) -m 'not nightly and not live_aws' --unchanged skip --shares write

@@ -34,6 +34,16 @@ OF_ONE = [place.replace("2:batch:1:1", "2:batch:3:1") for place in OF_ONE]
 OF_STEPS = [place for place in IN_EACH if place != "2:batch:1:1"] + ["after:2"]
 
 
+SCRIPTS = {
+    "one_trainer": "one Trainer that fits twice",
+    "two_trainers": "two Trainers, one after the other",
+    "folds": "a fit for each fold",
+    "until_good": "fits until the result is good enough",
+    "nothing_to_train": "a fit in which nothing is left to train, between two others",
+}
+
+
+@pytest.mark.pattern("exact", "Lightning", of="name", texts=SCRIPTS)
 @pytest.mark.parametrize(
     "every", [pytest.param(1, marks=pytest.mark.nightly), 3], ids=["all places", "each third place"]
 )

@@ -176,6 +176,9 @@ def kill_from_step(step):
     return on_message
 
 
+@pytest.mark.pattern(
+    "exact", "Lightning", of="name", texts={name: f"a schedule: {name}" for name in VARIANTS if "one" in name}
+)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_killed_training_goes_on_with_what_its_checkpoint_holds(zygote, tmp_path, name):
     if "Hydra" in name:
@@ -228,6 +231,7 @@ pl.Trainer(max_steps=2, limit_val_batches=0, accelerator="cpu", logger=False, en
 """
 
 
+@pytest.mark.pattern("refused", "Lightning", of="name", texts={name: f"state that is {name}" for name in NO_PLACE})
 @pytest.mark.parametrize("name", NO_PLACE)
 def test_state_without_an_exact_form_is_refused_before_the_first_step(zygote, tmp_path, name):
     value, words = NO_PLACE[name]

@@ -44,6 +44,14 @@ REPRESENTATIVES = (
 )
 
 
+BUCKETS = "buckets, whose number depends on the epoch"
+PATTERNS = {
+    "the same in workers": f"{BUCKETS}, in workers",
+    "the same, and validation twice an epoch": f"{BUCKETS}, and validation twice an epoch",
+}
+
+
+@pytest.mark.pattern("exact", "Lightning", of="name", texts=PATTERNS)
 @pytest.mark.parametrize(
     ("name", "kills"),
     [pytest.param(name, FEW, id=name) for name in REPRESENTATIVES]

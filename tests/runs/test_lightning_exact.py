@@ -431,6 +431,7 @@ TOGETHER = {
 EACH = [*TOGETHER, *(pytest.param(name, marks=pytest.mark.nightly) for name in TRAININGS)]
 
 
+@pytest.mark.pattern("exact", "Lightning", of="name", texts=dict.fromkeys([*TOGETHER, "what many scripts have"], ""))
 @pytest.mark.parametrize("name", EACH)
 def test_a_killed_training_ends_bit_identical(zygote, tmp_path, name):
     job, kills = (TRAININGS | TOGETHER)[name]
@@ -807,6 +808,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.pattern("refused", "Lightning", of="name", texts={"both": ""})
 @pytest.mark.parametrize("name", REFUSED)
 def test_training_that_cannot_be_exact_is_refused_before_the_first_step(zygote, tmp_path, name):
     job, reason = REFUSED[name]

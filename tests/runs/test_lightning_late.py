@@ -37,6 +37,32 @@ COME_OR_GO = {
 }
 
 
+PATTERNS = {
+    **{name: f"a {name.replace('teacher', 'teacher that is made')}" for name in LATE if name.startswith("teacher")},
+    **{name: f"parameter {name.replace(' in ', ' added in ')}" for name in LATE if name.startswith("groups")},
+    **{name: f"an optimizer {name}" for name in LATE if name.startswith("exchanged")},
+    "backbone finetuning": "Lightning's BackboneFinetuning",
+    "schedule that is exchanged": "a schedule that is exchanged in the second epoch",
+    "layers that come": "a new layer in each epoch",
+    "average that comes": "an average of the model that a callback makes in a batch",
+    "lookahead": "Lookahead around an optimizer",
+    "slow buffers": "a wrapper of an optimizer without the base's `__init__`",
+    "delegating": "a wrapper of an optimizer that has no state of its own",
+    "both": "one optimizer for matrices and one for the rest",
+    "lookahead of both": "Lookahead around two optimizers",
+    "sharpness aware": "sharpness-aware minimization (two steps for each batch)",
+    "counting": "an optimizer that keeps a number outside its state",
+    "tied in a batch": "weights that are tied and parted in the middle of an epoch",
+    "gates that change": "an activation that is exchanged, and a dropout that goes",
+    "layer in on_train_batch_end": "a layer that comes in on_train_batch_end",
+    "layer in on_train_epoch_end": "a layer that comes in on_train_epoch_end",
+    "average in on_train_batch_start": "an AveragedModel that becomes part of the module in a batch",
+    "gate in on_train_batch_end": "a module that is exchanged in on_train_batch_end",
+    "nothing in on_before_optimizer_step": "a module that goes in on_before_optimizer_step",
+}
+
+
+@pytest.mark.pattern("exact", "Lightning", of="variant", texts=PATTERNS)
 @pytest.mark.parametrize(
     ("variant", "kills"),
     [pytest.param(name, FEW, id=name) for name in REPRESENTATIVES]
@@ -65,6 +91,7 @@ def test_a_state_that_does_not_load_is_refused_in_a_line(zygote, tmp_path, varia
     assert refused.hint
 
 
+@pytest.mark.pattern("refused later", "Lightning", of="variant", texts=PATTERNS)
 @pytest.mark.parametrize("variant", COME_OR_GO)
 def test_module_that_no_resume_could_make_is_refused_when_it_appears(zygote, tmp_path, variant):
     agent = Agent(zygote, {"variant": variant, "patient": True, "scheduler": "epoch"}, tmp_path, every_steps=1)

@@ -41,6 +41,7 @@ REPRESENTATIVES = (
 )
 
 
+@pytest.mark.pattern("exact", "Lightning")
 @pytest.mark.parametrize(
     ("name", "kills"),
     [pytest.param(name, PLACE, id=name) for name in REPRESENTATIVES]

@@ -14,6 +14,23 @@ from tests.support.trainings.trainers import Zygote
 SCRIPT = str(ROOT / "tests/support/trainings/refused_loops.py")
 
 
+PATTERNS = {
+    "second_loop": "a loop within another one",
+    "enumerated": "`enumerate` around `loop.batches`",
+    "enumerated_bar": "`enumerate` around a progress bar around `loop.batches`",
+    "zipped": "`zip` of `loop.batches` and other data",
+    "sliced": "`islice` around `loop.batches`",
+    "cycle_before_the_pass": "`zip` of `loop.cycle` and, after it, `loop.batches`",
+    "cycle_within": "`loop.cycle` called within the loop",
+    "reads_on_and_on": "an iterator in a local variable that the loop begins again",
+    "counts_in_a_local": "counters and best values in local variables",
+    "no_optimizer": "a `Loop` without an optimizer",
+    "other_model": "an optimizer of a model that `Loop` was not given",
+    "outside_of_epochs": "`loop.batches` outside of `loop.epochs`",
+}
+
+
+@pytest.mark.pattern("refused", "own loop", of="name", texts=PATTERNS)
 @pytest.mark.parametrize(
     ("name", "reason", "hint"),
     [
@@ -44,6 +61,7 @@ def test_refused_before_the_first_step(zygote: Zygote, tmp_path: Path, name: str
     assert hint in refused.hint
 
 
+@pytest.mark.pattern("refused later", "own loop", text="a pass over the data within another pass")
 def test_two_passes_at_once_are_refused(zygote: Zygote, tmp_path: Path) -> None:
     agent = Agent(zygote, {"script": SCRIPT, "name": "two_passes_at_once"}, tmp_path)
     assert agent.attempt() == "refused"
@@ -74,11 +92,13 @@ def test_another_script_does_not_go_on(zygote: Zygote, tmp_path: Path, change: d
     assert agent.told(Refused)[-1].reason == reason
 
 
+@pytest.mark.pattern("exact", "own loop", text="clock readings in local variables")
 def test_readings_of_clocks_are_not_refused(zygote: Zygote, tmp_path: Path) -> None:
     agent = Agent(zygote, {"script": SCRIPT, "name": "looks_at_clocks"}, tmp_path, every_steps=1)
     assert agent.attempt() == "finished", agent.log.read_text()
 
 
+@pytest.mark.pattern("named", "own loop", text="counters in local variables, with `exact: off`")
 def test_a_local_variable_that_the_loop_goes_on_with_is_named_once(zygote: Zygote, tmp_path: Path) -> None:
     """`number` is not needed again. `last` is needed behind the pass, where no snapshot is taken therefore."""
     agent = Agent(zygote, {"script": SCRIPT, "name": "counts_in_a_local"}, tmp_path, every_steps=1, exact="off")
@@ -94,6 +114,9 @@ def test_an_exception_is_no_end(zygote: Zygote, tmp_path: Path) -> None:
     assert agent.told(Progress)[-1].step == 3
 
 
+@pytest.mark.pattern(
+    "named", "own loop", of="by", texts={"accelerate": "accelerate without `Loop`", "fabric": "Fabric without `Loop`"}
+)
 @pytest.mark.parametrize(("by", "name"), [("accelerate", "accelerate"), ("fabric", "Fabric")])
 def test_script_without_a_loop_gets_a_list_of_what_it_would_lose(
     zygote: Zygote, tmp_path: Path, by: str, name: str

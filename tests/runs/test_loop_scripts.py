@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import random
 import signal
@@ -22,6 +23,13 @@ def job_of(name: str) -> dict[str, object]:
     return {"script": str(SCRIPTS / f"{name}.py")} | ({"ranks": 2} if name == "two_ranks" else {})
 
 
+def _pattern(name: str) -> str:
+    """Return the first sentence of a script's docstring."""
+    text = " ".join((ast.get_docstring(ast.parse((SCRIPTS / f"{name}.py").read_text())) or "").split())
+    return text[:1].lower() + text[1:].partition(". ")[0].removesuffix(".")
+
+
+@pytest.mark.pattern("exact", "own loop", of="name", texts={name: _pattern(name) for name in NAMES})
 @pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", NAMES)
 def test_kills_change_no_bit(zygote: Zygote, tmp_path: Path, name: str, count: int) -> None:

@@ -39,6 +39,7 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.pattern("refused", "Lightning")
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_whose_processes_are_not_this_one_is_refused_by_fit(zygote, tmp_path, name):
     script = tmp_path / "script.py"
@@ -120,8 +121,8 @@ RENAMES = """
         return {"net." + n: t for n, t in super().state_dict(*args, **kwargs).items() if not n.startswith("frozen")}
 """
 LEFT_OUT = {
-    "a plain list": ("*self.parameters(), *self.blocks[0].parameters()", "", "blocks[0].weight, blocks[0].bias"),
-    "a plain dict": ("*self.parameters(), self.scales['a'][0]", "", "scales['a'][0]"),
+    "in a plain list": ("*self.parameters(), *self.blocks[0].parameters()", "", "blocks[0].weight, blocks[0].bias"),
+    "in a plain dict": ("*self.parameters(), self.scales['a'][0]", "", "scales['a'][0]"),
     "held by nobody": ("*self.parameters(), nn.Parameter(torch.ones(3))", "", "one of shape (3,) in optimizer 0"),
 }
 
@@ -131,6 +132,7 @@ def leaving_out(zygote, folder, what, more):
     return Agent(zygote, {"script": str(folder / "script.py")}, folder)
 
 
+@pytest.mark.pattern("refused", "Lightning", of="name", texts={name: f"trained weights, {name}" for name in LEFT_OUT})
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_trained_weights_that_no_checkpoint_holds_are_named(zygote, tmp_path, name):
     what, more, names = LEFT_OUT[name]

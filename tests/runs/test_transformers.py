@@ -119,6 +119,7 @@ def test_a_training_of_many_kinds_that_is_killed_ends_with_the_bits_of_one_in_pe
 
 
 @pytest.mark.nightly
+@pytest.mark.pattern("exact", "transformers")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_that_is_killed_ends_with_the_bits_of_one_in_peace(
     zygote: Zygote, tmp_path: Path, kind: str
@@ -205,12 +206,14 @@ def test_a_script_that_resumes_by_itself_does_so_on_a_fresh_start_alone(zygote: 
     assert_same(straight, agent.run(["start:0:3", "validation:1:8"]))
 
 
+@pytest.mark.pattern("refused", "transformers")
 @pytest.mark.parametrize(
     ("arguments", "said", "advice"),
     [
         ({"auto_find_batch_size": True}, "auto_find_batch_size", "per_device_train_batch_size"),
         ({"optim": "galore_adamw_layerwise"}, "inside the backward pass", "adamw_torch"),
     ],
+    ids=["auto_find_batch_size", "an optimizer that steps within the backward pass"],
 )
 def test_training_that_cannot_be_exact_is_refused_before_the_first_step(
     zygote: Zygote, tmp_path: Path, arguments: dict[str, Any], said: str, advice: str
@@ -223,6 +226,7 @@ def test_training_that_cannot_be_exact_is_refused_before_the_first_step(
     assert advice in refused.hint
 
 
+@pytest.mark.pattern("exact", "transformers", text="two processes")
 def test_two_processes_are_resumed_together(zygote: Zygote, tmp_path: Path) -> None:
     job = job_of(ranks=2, own_data=True, trainer={"max_epochs": 2}, arguments={"eval_steps": 2})
     straight = Agent(zygote, job, tmp_path / "straight").run()
@@ -299,6 +303,7 @@ def test_a_whole_script_leaves_the_bits_of_one_in_peace(
 class TestAdapters:
     """PEFT: a model of which a small part is trained."""
 
+    @pytest.mark.pattern("exact", "transformers", text="adapters of peft on a frozen base")
     def test_the_base_is_in_no_checkpoint_and_the_bits_are_those_of_peace(self, zygote: Zygote, tmp_path: Path) -> None:
         straight = Agent(zygote, job_of(adapters=1), tmp_path / "straight").run()
         agent = Agent(zygote, job_of(adapters=1), tmp_path / "killed", every_steps=1)

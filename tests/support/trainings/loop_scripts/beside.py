@@ -1,4 +1,4 @@
-"""Data beside the passes, as semi-supervised trainings read it: three endless loaders, one of them in a `zip`."""
+"""Further data, as semi-supervised trainings read it: three endless loaders, one of them in a `zip`."""
 
 from __future__ import annotations
 
