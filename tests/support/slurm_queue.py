@@ -31,7 +31,7 @@ class Partition:
 
     def __str__(self) -> str:
         facts = {"GraceTime": "0", "MaxTime": "UNLIMITED", "PreemptMode": "OFF", "PriorityTier": "1", "State": "UP"}
-        facts["TotalNodes"] = str(self.nodes)
+        facts |= {"TotalNodes": str(self.nodes), "Nodes": ",".join(f"n{at}" for at in range(1, self.nodes + 1))}
         return " ".join(
             f"{key}={value}" for key, value in {"PartitionName": self.name, **facts, **self.settings}.items()
         )
@@ -189,6 +189,8 @@ class SlurmQueue:
         if words[-1] == "config":
             facts = {"ClusterName": "paper", "PreemptType": self._preempt_type, "SLURM_VERSION": "22.05.8"}
             return Answer(0, "".join(f"{key:23} = {value}\n" for key, value in facts.items()), "")
+        if "hostnames" in words:
+            return Answer(0, "".join(f"{each}\n" for each in words[-1].split(",")), "")
         if "node" in words:
             shown = (f"NodeName={each} State=IDLE NodeAddr={each}.lan Port=1\n" for each in words[-1].split(","))
             return Answer(0, "".join(shown), "")

@@ -135,7 +135,7 @@ def test_each_line_that_doctor_prints_is_one_that_it_finds_well(
 def test_doctor_does_not_call_spot_what_is_taken_without_a_notice() -> None:
     config = SlurmConfig(partitions=(replace(CHEAP, capacity_type=CapacityType.ON_DEMAND),))
     (_, found) = found_by_doctor(queue({"GraceTime": "0"}), config)
-    assert found.verdict is Verdict.WARNED
+    assert found.verdict is Verdict.FAILED
     assert "Slurm ends its jobs without a notice" in found.detail
     assert "GraceTime=120" in found.hint
 
@@ -174,13 +174,31 @@ def test_doctor_looks_at_the_partitions_of_a_job() -> None:
     assert found["slurm.partitions[0].name"].exit_code == 2
     assert found["partition sure"].verdict is Verdict.WARNED
     assert "partition cheap" not in found
-    taken = {"PreemptMode": "CANCEL", "PriorityTier": "1"}
-    higher = SlurmQueue(
-        ManualClock(), [Partition("sure", settings=taken), Partition("top", settings={"PriorityTier": "9"})]
-    )
-    (_, of_sure) = found_by_doctor(higher, SlurmConfig(partitions=(SURE,)))
-    assert of_sure.verdict is Verdict.WARNED
-    assert "jobs of top take its nodes" in of_sure.detail
+
+
+@pytest.mark.parametrize(
+    ("grace", "mode", "says", "fix"),
+    [
+        ("120", "CANCEL", "jobs of top take nodes of sure, so it is not on demand", "write capacity: spot"),
+        ("0", "CANCEL", "Slurm ends its jobs without a notice", "GraceTime=120"),
+        ("120", "SUSPEND,GANG", "it suspends jobs", "name a partition with PreemptMode=CANCEL or REQUEUE"),
+    ],
+)
+def test_partition_that_loses_nodes_is_not_on_demand(grace: str, mode: str, says: str, fix: str) -> None:
+    taken = {"PreemptMode": mode, "PriorityTier": "1", "GraceTime": grace}
+    partitions = [Partition("sure", settings=taken), Partition("top", settings={"PriorityTier": "9"})]
+    ((at, message, advice),) = told(SlurmQueue(ManualClock(), partitions), SURE)
+    assert at == "slurm.partitions.0.capacity"
+    assert says in message
+    assert fix in advice
+    (_, of_sure) = found_by_doctor(SlurmQueue(ManualClock(), partitions), SlurmConfig(partitions=(SURE,)))
+    assert (of_sure.verdict, of_sure.exit_code) == (Verdict.FAILED, 2)
+
+
+def test_partition_whose_nodes_no_other_has_is_on_demand() -> None:
+    taken = {"PreemptMode": "CANCEL", "PriorityTier": "1", "Nodes": "n7,n8"}
+    partitions = [Partition("sure", settings=taken), Partition("top", settings={"PriorityTier": "9"})]
+    assert told(SlurmQueue(ManualClock(), partitions), SURE) == []
 
 
 def test_doctor_says_where_graces_are_that_it_cannot_see() -> None:

@@ -71,15 +71,6 @@ class SlurmDoctor:
                 partition.name,
             ):
                 yield _refused(known, error)
-            elif partition.capacity_type is CapacityType.ON_DEMAND and (takers := cluster.takes_from(known)):
-                unlike = _wrong_as(CapacityType.SPOT, known, cluster)
-                but = "" if unlike is None else f"; {unlike.message}"
-                yield warned(
-                    f"partition {known.name}",
-                    f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes "
-                    f"if the partitions share nodes{but}",
-                    "if they share nodes, write capacity: spot" if unlike is None else unlike.suggestion or "",
-                )
             else:
                 yield ok(f"partition {known.name}", _facts(known))
 

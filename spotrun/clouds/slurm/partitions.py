@@ -7,6 +7,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 
 import msgspec
+from msgspec.structs import replace
 
 from spotrun.clouds.slurm.commands import Commands
 from spotrun.clouds.slurm.config import SlurmConfig
@@ -25,7 +26,10 @@ https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
 
 
 class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition as the cluster reports it. `max_time` and `nodes_max` limit a job; None means no limit."""
+    """
+    One partition as the cluster reports it. `max_time` and `nodes_max` limit a job; None means no limit. `hosts` are
+    the names of the nodes; none if Slurm was not asked, because no partition has priority over another.
+    """
 
     name: str
     preempt_mode: str
@@ -35,6 +39,7 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     nodes: str
     nodes_max: int | None = None
+    hosts: frozenset[str] = frozenset()
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,26 +56,39 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes_from(self, known: ClusterPartition) -> list[str]:
         """
-        Return the partitions whose jobs have priority over jobs in `known`. Only those that share nodes with `known`
-        can actually preempt its jobs, but this is not checked.
+        Return the partitions whose jobs can preempt jobs in `known`: they have priority, and share nodes with `known`.
         """
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []
-        return sorted(name for name, each in self.partitions.items() if each.priority_tier > known.priority_tier)
+        higher = (each for each in self.partitions.values() if each.priority_tier > known.priority_tier)
+        return sorted(each.name for each in higher if each.hosts & known.hosts)
 
 
 def read_cluster(commands: Commands) -> Cluster:
     """Read the cluster's configuration from the controller. For the errors, see `require_answer` and `Commands.run`."""
     listed = require_answer(commands.run(["scontrol", "--oneliner", "--all", "show", "partition"]), "show partitions")
     settings = _settings(require_answer(commands.run(["scontrol", "show", "config"]), "show its configuration"))
-    found = (_known(line) for line in listed.splitlines() if line.startswith("PartitionName="))
+    found = [_known(line) for line in listed.splitlines() if line.startswith("PartitionName=")]
+    preempt_type = settings.get("PreemptType", "")
+    if preempt_type == BY_PARTITION and len({each.priority_tier for each in found}) > 1:
+        found = _with_hosts(found, commands)
     return Cluster(
         name=settings.get("ClusterName", ""),
         version=settings.get("SLURM_VERSION", ""),
-        preempt_type=settings.get("PreemptType", ""),
+        preempt_type=preempt_type,
         partitions={each.name: each for each in found},
         min_job_age=settings.get("MinJobAge", ""),
     )
+
+
+def _with_hosts(found: Sequence[ClusterPartition], commands: Commands) -> list[ClusterPartition]:
+    """Ask Slurm for the names of each partition's nodes, which it shows as texts like `gpu[01-16],big`."""
+    names: dict[str, frozenset[str]] = {"": frozenset(), "(null)": frozenset()}
+    for each in found:
+        if each.nodes not in names:
+            answer = commands.run(["scontrol", "show", "hostnames", each.nodes])
+            names[each.nodes] = frozenset(require_answer(answer, "show the nodes of its partitions").split())
+    return [replace(each, hosts=names[each.nodes]) for each in found]
 
 
 def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
@@ -90,6 +108,14 @@ def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
             continue
         if partition.capacity_type is CapacityType.SPOT:
             yield from _unlike_spot(known, cluster, at)
+        elif takers := cluster.takes_from(known):
+            unlike = next(_unlike_spot(known, cluster, at), None)
+            yield Unreadable(
+                f"jobs of {' and '.join(takers)} take nodes of {known.name}, so it is not on demand"
+                + ("" if unlike is None else f"; {unlike.message}"),
+                "write capacity: spot" if unlike is None else unlike.suggestion,
+                at=(*at, "capacity"),
+            )
         if known.nodes_max is not None and config.nodes > known.nodes_max:
             most = count_of(known.nodes_max, "node")
             advice = f"write num_nodes: {known.nodes_max}, or " if known.nodes_max else ""
