@@ -290,7 +290,7 @@ class Passes:
             hints.append(f"s = loop.state({kept}) before the loop, and s.{first} in place of {first}")
         self.refuse(
             f"the loop assigns local variables that its next iteration reads, and no checkpoint holds them: {places}",
-            "; ".join([*hints, "or set checkpoint: {exact: off}"]),
+            "; ".join([*hints, *(() if claim() is None else ("or set checkpoint: {exact: off}",))]),
         )
 
     def refuse(self, reason: str, hint: str) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -84,6 +85,11 @@ def test_streams_and_samplers_without_a_length_are_read_as_before() -> None:
     assert not isinstance(iter(DataLoader(Stream())), KeptIterator)
     own = DataLoader([5, 6, 7], sampler=NoLength())  # type: ignore[arg-type,var-annotated]
     assert [batch.item() for batch in own] == [7, 5]
+
+
+def test_a_loader_that_another_thread_reads_is_read_as_before() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert not isinstance(pool.submit(iter, loader()).result(), KeptIterator)
 
 
 def test_iterators_come_back_at_their_place() -> None:

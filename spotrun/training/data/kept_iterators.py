@@ -9,6 +9,7 @@ data and the random numbers with which samples are read. So the place is two num
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -56,9 +57,12 @@ def install(_: ModuleType | None = None) -> None:
 def _is_of_script(loader: DataLoader[Any]) -> bool:
     """
     Return True for a loader of the script that has a place: over indexed data, with a length. The copies with which
-    spotrun reads the data of the training are no such loaders.
+    spotrun reads the data of the training are no such loaders. Nor is a loader that another thread reads: reading an
+    exact copy sets the global random number generators for a moment, and the training draws from them meanwhile.
     """
     if isinstance(loader.dataset, IterableDataset) or data_order.order_of(loader) is not None or get_worker_info():
+        return False
+    if threading.current_thread() is not threading.main_thread():
         return False
     try:
         len(loader)
