@@ -28,6 +28,9 @@ from spotrun.store.port import Store
 from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
 
+WITHIN_S = 60.0
+"""A program and its first checkpoint take so long at most, on a machine that is busy."""
+
 
 class StateRun:
     """A run whose command keeps its state in out/."""
@@ -91,10 +94,11 @@ class StateInstance:
         self.program.send_signal(signal.SIGKILL)
         return self.program.communicate()[0]
 
-    def keep(self, seconds: float) -> int:
-        """Make checkpoints for so long. Returns how many."""
+    def keep(self, seconds: float, at_least: int = 0) -> int:
+        """Make checkpoints for so long, and until there are `at_least` so many. Returns how many."""
         until_s, made = time.monotonic() + seconds, 0
-        while (left_s := until_s - time.monotonic()) > 0:
+        give_up_at_s = until_s + WITHIN_S
+        while (left_s := (until_s if made >= at_least else give_up_at_s) - time.monotonic()) > 0:
             self.watch.want(CopyRequest(0, is_last=False))
             try:
                 frozen = self.inbox.get(timeout=left_s)
