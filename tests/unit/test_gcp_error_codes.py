@@ -44,6 +44,7 @@ Json = Mapping[str, Any]
 ACTION = "launch g2-standard-4"
 DENIED = "PERMISSION_DENIED"
 RAN_OUT = "does not have enough resources available to fulfill the request"
+FULL = "Maximum number of service accounts on project reached."
 PAGE = "<!DOCTYPE html><html><head><title>502</title></head><body><b>Bad</b>\n Gateway</body></html>"
 
 
@@ -171,6 +172,13 @@ def test_throttling_by_403_is_known_by_its_details_too() -> None:
     told = newer(403, DENIED, message, [info("RATE_LIMIT_EXCEEDED", quota_limit="QueriesPerMinute")])
     assert type(of_http(403, told)) is CloudUnavailable
     assert type(of_http(429, newer(429, "RESOURCE_EXHAUSTED", message))) is CloudUnavailable
+
+
+@pytest.mark.parametrize("body", [older(429, "rateLimitExceeded", FULL), newer(429, "RESOURCE_EXHAUSTED", FULL)])
+def test_limit_that_waiting_does_not_raise_is_no_throttling(body: Json) -> None:
+    details = [info("RATE_LIMIT_EXCEEDED")]
+    for answer in (body, newer(429, "RESOURCE_EXHAUSTED", FULL, details)):
+        assert type(of_http(429, answer)) is QuotaExceeded
 
 
 @pytest.mark.parametrize(

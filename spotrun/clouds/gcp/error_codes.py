@@ -184,14 +184,18 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),
         ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
-        # Elsewhere, 429 means throttling. If this quota is exceeded, Google also answers 429, and asks the caller to
-        # wait for a day: https://github.com/kubeflow/pipelines/issues/1052
-        ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),
     )
 )
 """
 Errors that Google reports under a code shared with other errors, so that only the message's words identify them. Each
 row has the HTTP statuses, the words and the meaning. The first row that matches is used.
+"""
+
+
+_LIMIT = re.compile(r"maximum number of", re.IGNORECASE)
+"""
+Words of a limit that waiting does not raise. Google reports the limit of service accounts with status 429 and a code of
+throttling, and asks the caller to wait for a day: https://github.com/kubeflow/pipelines/issues/1052
 """
 
 
@@ -260,6 +264,8 @@ def _error_of(action: str, where: str, status: int, fault: Fault) -> CloudError:
 def _meaning(status: int, fault: Fault) -> Meaning:
     if fault.constraint:
         return PolicyForbids, _POLICY
+    if _LIMIT.search(fault.message):
+        return QuotaExceeded, _QUOTA
     found = [*_by_code(fault), *_by_words(status, fault)]
     if found:
         return found[0]
