@@ -21,13 +21,15 @@ from spotrun.clouds.gcp.operations import Operation, read_operations
 from spotrun.clouds.gcp.request import RUN
 from spotrun.errors import CloudUnavailable
 
+_ZONE = re.compile(r"(?:^|/)[a-z]+(?:-[a-z]+)+\d+-[a-z]$")
+UNNAMED = "zones that it does not name"
 _PAGE = {"maxResults": "500", "returnPartialSuccess": "true"}
 
 
 class InstanceListing(NamedTuple):
     """
     The result of `look`. `records` are the records of instances, keyed by name. `unreachable` names the zones whose
-    instances Google could not list.
+    instances Google could not list; it has UNNAMED if Google does not name them.
     """
 
     records: dict[str, Record]
@@ -53,9 +55,12 @@ def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
 
 def require_seen(seen: InstanceListing, must_see: Collection[str]) -> None:
     """
-    Raise CloudUnavailable if Google did not list the instances in one of the zones or regions that `must_see` names.
+    Raise CloudUnavailable if Google did not list the instances in one of the zones or regions that `must_see` names. A
+    zone that Google does not name may be any of them.
     """
-    missing = sorted(zone for zone in seen.unreachable if zone in must_see or region_of(zone) in must_see)
+    missing = sorted(
+        zone for zone in seen.unreachable if must_see and (zone == UNNAMED or {zone, region_of(zone)} & {*must_see})
+    )
     if missing:
         raise CloudUnavailable(f"Google did not list the instances in {', '.join(missing)}")
 
@@ -92,16 +97,26 @@ def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list
 def _scopes(google: Google, action: str, call: Call, of: str) -> tuple[list[Mapping[str, Any]], frozenset[str]]:
     """
     Return the rows of all zones, and the names of the zones that did not answer. Google reports such a zone in one of
-    two ways: by a warning in the zone's part of the answer, or in the page's list `unreachables`.
+    three ways: by a warning in the zone's part of the answer, in the page's list `unreachables`, or by a warning of the
+    page, whose `data` may name it
+    (https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList#response-body).
     """
     rows: list[Mapping[str, Any]] = []
     unreachable: set[str] = set()
     for page in google.pages(action, call):
-        unreachable.update(str(link).rpartition("/")[2] for link in page.get("unreachables", ()))
+        named = {str(link).rpartition("/")[2] for link in page.get("unreachables", ())}
+        unreachable |= named or set(_blind_page(page.get("warning", {})))
         for scope, part in page.get("items", {}).items():
             rows += part.get(of, ())
             unreachable.update(_blind(scope, part.get("warning", {})))
     return rows, frozenset(unreachable)
+
+
+def _blind_page(warning: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the zones that a page's warning names; UNNAMED if it names none."""
+    if warning.get("code") == "UNREACHABLE":
+        values = (str(each.get("value", "")) for each in warning.get("data", ()))
+        yield from [value.rpartition("/")[2] for value in values if _ZONE.search(value)] or [UNNAMED]
 
 
 def _blind(scope: str, warning: Mapping[str, Any]) -> Iterator[str]:
