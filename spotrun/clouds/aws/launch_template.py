@@ -24,6 +24,8 @@ _NOT_BESIDE = {
     "SecurityGroups": "spotrun passes its security group by id",
 }
 """Settings that a template must not have, each with the reason."""
+_ROOTS = ("/dev/sda1", "/dev/xvda")
+"""Device names of root volumes. spotrun's own mapping replaces that of the template."""
 _HINT = "choose a default version without this setting: aws ec2 modify-launch-template --default-version …"
 
 
@@ -70,6 +72,5 @@ def _broken_promises(data: Mapping[str, Any]) -> Iterator[str]:
     if tenancy != "default":
         yield f"the tenancy {tenancy}, whose prices differ"
     for mapping in data.get("BlockDeviceMappings", []):
-        volume = mapping.get("Ebs", {})
-        if volume and not (volume.get("Encrypted") and volume.get("DeleteOnTermination")):
-            yield f"a volume at {mapping['DeviceName']} that is unencrypted, or is kept when its instance ends"
+        if mapping.get("Ebs") and mapping["DeviceName"] not in _ROOTS:
+            yield f"a volume at {mapping['DeviceName']}, whose price spotrun does not count (set aws.volume_gb instead)"
