@@ -18,9 +18,9 @@ from spotrun.clouds.aws import calls, clock_skew
 from spotrun.clouds.aws.account_checks import account_number
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.error_codes import error_of
-from spotrun.clouds.error_kinds import ClockWrong, CredentialsExpired, CredentialsRefused, Unexplained
+from spotrun.clouds.error_kinds import BadImage, ClockWrong, CredentialsExpired, CredentialsRefused, Unexplained
 from spotrun.clouds.patience import ASIDE, ATTEMPTS_MAX, RENEWED_EVERY_S
-from spotrun.errors import CloudError, CloudUnavailable
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 from tests.support.aws_accidents import ASKED_AGAIN
 from tests.support.manual_clock import ManualClock
 from tests.support.plain_aws import REGION, PlainAws, refusal
@@ -89,6 +89,7 @@ def test_every_error_of_the_service_models_is_one_of_ours() -> None:
     [
         sdk.LoginRefreshRequired(),
         sdk.UnauthorizedSSOTokenError(),
+        sdk.RefreshWithMFAUnsupportedError(),
         RuntimeError("Credentials were refreshed, but the refreshed credentials are still expired."),
     ],
     ids=repr,
@@ -97,6 +98,30 @@ def test_expired_credentials_are_reported_as_expired(region: Region, error: Exce
     with pytest.raises(CredentialsExpired) as raised:
         region.ask("look", failing(error))
     assert "log in again" in str(raised.value)
+
+
+def test_image_that_another_account_does_not_share_is_no_wrong_key() -> None:
+    error = error_of("launch", refusal("AuthFailure", 403, "Not authorized for images: [ami-0123456789abcdef0]"))
+    assert isinstance(error, BadImage)
+    assert isinstance(
+        error_of("launch", refusal("AuthFailure", 403, "AWS was not able to validate the access credentials")),
+        CredentialsRefused,
+    )
+
+
+def test_encoded_reason_of_a_denial_is_left_out() -> None:
+    words = "You are not authorized to perform this operation. User: arn:aws:iam::1:user/ada is not authorized."
+    error = error_of(
+        "launch",
+        refusal("UnauthorizedOperation", 403, f"{words} Encoded authorization failure message: {'x7_-Kq' * 1000}"),
+    )
+    assert error.message.endswith(f"UnauthorizedOperation: {words} (AWS has encoded the reason)")
+
+
+def test_region_in_which_sts_is_off_is_said() -> None:
+    error = error_of("look", refusal("RegionDisabledException", 403, "STS is not activated in this region."))
+    assert isinstance(error, AccessDenied)
+    assert "activate STS" in str(error.hint)
 
 
 def test_unnamed_error_is_transient_and_reported_with_its_count(region: Region) -> None:

@@ -65,6 +65,7 @@ _INTERFACES = "request an increase in the Service Quotas console (VPC: network i
 _CREDENTIALS = "`aws sts get-caller-identity` prints who you are; check AWS_PROFILE, keys and permissions"
 _LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, or the keys that AWS gave you"
 _EXPIRED = "log in again, for example with `aws sso login`; meanwhile training continues"
+_STS = "activate STS in this region (IAM console: account settings), or name another region first in aws.regions"
 _IMAGE = "name an image that exists in this region and that you are allowed to use"
 _TEMPLATE = "set aws.launch_template to one of this region's, or leave it out (infra/aws/region.yaml makes one)"
 _SURROUNDINGS = "check the subnets and the security group of this region (infra/aws/region.yaml makes them)"
@@ -102,6 +103,7 @@ ERRORS_BY_CODE = by_code(
         "AuthFailure InvalidClientTokenId UnrecognizedClientException SignatureDoesNotMatch",
         "InvalidSignatureException IncompleteSignature MissingAuthenticationToken",
     ),
+    (AccessDenied, _STS, "RegionDisabledException"),
     (CredentialsExpired, _EXPIRED, "ExpiredToken ExpiredTokenException RequestExpired TokenRefreshRequired"),
     (
         CloudUnavailable,
@@ -135,7 +137,7 @@ ERRORS_BY_CODE = by_code(
 """The class of the error and a hint for the user, keyed by AWS's error code."""
 
 _NO_CREDENTIALS = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound, sdk.NoRegionError)
-_LOGGED_OUT = (sdk.SSOError, sdk.LoginError, sdk.TokenRetrievalError)
+_LOGGED_OUT = (sdk.SSOError, sdk.LoginError, sdk.TokenRetrievalError, sdk.RefreshWithMFAUnsupportedError)
 _STILL_EXPIRED = "refreshed credentials are still expired"
 """
 Part of the message of botocore's RuntimeError for expired credentials. The error has no class of its own, so it is
@@ -150,6 +152,9 @@ Errors that mean that AWS cannot be reached. They include the errors for credent
 without valid credentials a runner cannot observe anything either (P26).
 """
 
+_NOT_SHARED = "not authorized for images"
+"""Words of EC2's AuthFailure for an image of another account that is not shared. Other AuthFailures are about keys."""
+_ENCODED = re.compile(r"\s*Encoded authorization failure message: \S+")
 _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 _TITLE = re.compile(r"<title>([^<]*)", re.IGNORECASE)
 
@@ -194,7 +199,17 @@ def error_of(action: str, error: sdk.ClientError) -> CloudError:
     kind, hint = ERRORS_BY_CODE.get(code, unlisted)
     if code == _INVALID and _PROFILE in words.lower():
         kind, hint = IdentityUnknown, _IDENTITY
-    return kind(f"AWS refused to {action}: {code}: {_without_page(words)}", hint=hint)
+    if code == "AuthFailure" and _NOT_SHARED in words.lower():
+        kind, hint = BadImage, _IMAGE
+    return kind(f"AWS refused to {action}: {code}: {_without_code(_without_page(words))}", hint=hint)
+
+
+def _without_code(words: str) -> str:
+    """
+    Return `words` without the encoded message of a denial. It has thousands of characters, and only an administrator
+    can decode it (`aws sts decode-authorization-message`); without it, the message still names the action.
+    """
+    return _ENCODED.sub(" (AWS has encoded the reason)", words)
 
 
 def _without_page(words: str) -> str:
