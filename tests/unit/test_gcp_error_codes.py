@@ -234,6 +234,26 @@ def test_an_api_that_is_off_is_named_with_the_command_that_turns_it_on(body: Jso
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "The compute.googleapis.com API requires a quota project, which is not set by default.",
+        "Compute Engine API has not been used in project 764086051850 before or it is disabled.",
+    ],
+)
+def test_login_without_a_quota_project_is_not_told_to_turn_an_api_on(words: str) -> None:
+    error = of_http(403, newer(403, DENIED, words, [info("SERVICE_DISABLED", service=SERVICE)]))
+    assert "set-quota-project" in str(error.hint)
+    assert "gcloud services enable" not in str(error.hint)
+
+
+def test_quota_project_of_a_login_that_it_may_not_use_is_said() -> None:
+    words = "Caller does not have required permission to use project acme."
+    error = of_http(403, newer(403, DENIED, words, [info("USER_PROJECT_DENIED")]))
+    assert isinstance(error, AccessDenied)
+    assert "serviceusage.services.use" in str(error.hint)
+
+
+@pytest.mark.parametrize(
     "body",
     [
         older(403, "forbidden", "This API method requires billing to be enabled.", [info("BILLING_DISABLED")]),

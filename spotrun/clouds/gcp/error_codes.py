@@ -81,6 +81,14 @@ _ROLE = "grant the roles of infra/gcp/README.md to the account that runs spotrun
 _ENABLE = "turn it on: gcloud services enable compute.googleapis.com iam.googleapis.com storage.googleapis.com"
 _BILLING = "link a billing account to the project: https://console.cloud.google.com/billing/projects"
 _PROJECT = "name the project in gcp.project, or with `gcloud config set project PROJECT`"
+_QUOTA_PROJECT = (
+    "your login names a quota project: grant your account serviceusage.services.use there (the role spotrunRunner of "
+    "infra/gcp has it), or name another one: gcloud auth application-default set-quota-project PROJECT"
+)
+_NO_QUOTA_PROJECT = (
+    "your login names no quota project, so the API would have to be on in gcloud's own project: "
+    "gcloud auth application-default set-quota-project PROJECT"
+)
 LOG_IN_ANEW = "log in again with `gcloud auth application-default login`; meanwhile training continues"
 LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _IMAGE = "set gcp.image to an image that exists and that this project is allowed to use: gcloud compute images list"
@@ -114,7 +122,8 @@ ERRORS_BY_CODE = by_code(
     ),
     (ServiceOff, _ENABLE, "accessNotConfigured SERVICE_DISABLED"),
     (BillingOff, _BILLING, "BILLING_DISABLED UREQ_PROJECT_BILLING_NOT_FOUND billingNotEnabled accountDisabled"),
-    (AccessDenied, _PROJECT, "USER_PROJECT_DENIED CONSUMER_INVALID"),
+    (AccessDenied, _QUOTA_PROJECT, "USER_PROJECT_DENIED"),
+    (AccessDenied, _PROJECT, "CONSUMER_INVALID"),
     (AccessDenied, _SCOPES, "ACCESS_TOKEN_SCOPE_INSUFFICIENT"),
     (
         AccessDenied,
@@ -192,6 +201,11 @@ row has the HTTP statuses, the words and the meaning. The first row that matches
 """
 
 
+_WITHOUT_PROJECT = re.compile(r"quota project|\b(?:project |projects/)(?:764086051850|32555940559)\b")
+"""
+Words of the refusal of a user's login without a quota project. The numbers are those of gcloud's own projects, in which
+users cannot turn on an API: https://cloud.google.com/docs/authentication/adc-troubleshooting/user-creds
+"""
 _LIMIT = re.compile(r"maximum number of", re.IGNORECASE)
 """
 Words of a limit that waiting does not raise. Google reports the limit of service accounts with status 429 and a code of
@@ -292,7 +306,12 @@ def _by_status(status: int) -> Meaning:
 
 
 def _finer(hint: str | None, fault: Fault) -> str | None:
-    """Return a more precise hint if the fault names a disabled service, or a quota that all regions share."""
+    """
+    Return a more precise hint if the fault names a disabled service, or a quota that all regions share, or if a service
+    is off only in the project that Google assumes for a login without a quota project.
+    """
+    if hint == _ENABLE and _WITHOUT_PROJECT.search(fault.told):
+        return _NO_QUOTA_PROJECT
     if hint == _ENABLE and fault.service:
         return f"turn it on: gcloud services enable {fault.service}"
     if hint == _QUOTA and fault.is_of_all_regions:

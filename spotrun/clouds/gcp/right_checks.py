@@ -55,6 +55,7 @@ ASIDE: Mapping[str, str] = {
     "compute.instances.getSerialPortOutput": "no log of an instance that fails before its agent runs",
     "compute.regions.list": "`spotrun doctor` cannot check the regions' quotas",
     "secretmanager.versions.get": "`spotrun doctor` cannot check whether a job's secrets exist",
+    "serviceusage.services.use": "Google refuses each call of a login that names this project as its quota project",
 }
 """Permissions that a run can do without, each with the consequence of lacking it."""
 _END_INSTANCE = "compute.instances.delete"
