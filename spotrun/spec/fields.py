@@ -105,6 +105,13 @@ GoogleName = Annotated[
     PlainValidator(matching(values.GOOGLE_NAME_PATTERN, "use small letters, digits and dashes, as Google does")),
     _pattern(values.GOOGLE_NAME_PATTERN),
 ]
+Subnetwork = Annotated[
+    str,
+    PlainValidator(
+        matching(values.SUBNETWORK_PATTERN, "write its name, or projects/HOST/regions/REGION/subnetworks/NAME")
+    ),
+    _pattern(values.SUBNETWORK_PATTERN),
+]
 GoogleProject = Annotated[
     str,
     PlainValidator(matching(values.GOOGLE_PROJECT_PATTERN, "write the id of a project, like acme-training")),

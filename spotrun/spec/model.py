@@ -588,8 +588,22 @@ class GcpSpec(Model):
         "image of a family.",
     )
     volume_gb: StrictInt = Field(default=VOLUME_GIB, ge=10, le=16_000, description="The size of the boot disk in GiB.")
-    subnetwork: fields.GoogleName = Field(
-        default="spotrun", description="The name of the subnetwork in which instances start, the same in each region."
+    subnetwork: fields.Subnetwork = Field(
+        default="spotrun",
+        description="The name of the subnetwork in which instances start, the same in each region. Or, for one of "
+        "another project (Shared VPC), its path: projects/HOST/regions/REGION/subnetworks/NAME. In other regions, the "
+        "subnetwork of this name and project is used.",
+    )
+    external_address: StrictBool = Field(
+        default=True,
+        description="If false, instances get no external address. The subnetwork then needs Private Google Access, "
+        "and Cloud NAT if `setup` or the script downloads something from elsewhere.",
+    )
+    secure_boot: StrictBool = Field(
+        default=False, description="If true, instances boot only signed software. The image must support it."
+    )
+    reservation: fields.GoogleName | None = Field(
+        default=None, description="The name of a reservation that on-demand instances use. Spot instances use none."
     )
     service_account: fields.ServiceAccount | None = Field(
         default=None,

@@ -366,6 +366,7 @@ def test_a_policy_of_the_organization_is_quoted(error: CloudError, constraint: s
     assert isinstance(error, PolicyForbids)
     assert constraint in error.message
     assert "organization" in (error.hint or "")
+    assert ("gcp.external_address" in (error.hint or "")) == (constraint == CONSTRAINT)
 
 
 # -- what is not there, or is ----------------------------------------------------------------------------------------

@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spotrun.clouds.error_kinds import BadSurroundings, NotThere
+from spotrun.clouds.gcp.calls import Call
 from spotrun.clouds.gcp.config import GcpConfig, account_address, config_of
 from spotrun.clouds.gcp.delete_ids import delete_id, off_since
 from spotrun.clouds.gcp.description import Record, instance_of, odd_labels
 from spotrun.clouds.gcp.names import NAME_MAX, Name, name_for, read_name
 from spotrun.clouds.gcp.operations import read_operations
 from spotrun.clouds.gcp.request import insert_body, request_id
+from spotrun.clouds.gcp.surroundings import find_subnetwork
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering
 from spotrun.spec.model import GcpSpec, ResourcesSpec
@@ -181,6 +184,48 @@ def test_a_hyperdisk_has_no_more_speed_than_what_its_price_includes() -> None:
 
     assert asked("g4-standard-48") == {"provisionedIops=3000", "provisionedThroughput=140"}
     assert asked("g2-standard-4") == set()
+
+
+def test_an_instance_is_as_the_policies_of_an_organization_ask() -> None:
+    usual = insert_body(request(), CONFIG, PROJECT)
+    strict = GcpConfig(regions=("us-central1",), external_address=False, secure_boot=True, reservation="nights")
+    spot, sure = (
+        insert_body(request(offering(capacity_type=kind)), strict, PROJECT)
+        for kind in (CapacityType.SPOT, CapacityType.ON_DEMAND)
+    )
+    assert usual["networkInterfaces"][0]["accessConfigs"][0]["type"] == "ONE_TO_ONE_NAT"
+    assert "enableSecureBoot" not in usual["shieldedInstanceConfig"]
+    assert spot["networkInterfaces"] == [{"subnetwork": usual["networkInterfaces"][0]["subnetwork"]}]
+    assert spot["shieldedInstanceConfig"] == {**usual["shieldedInstanceConfig"], "enableSecureBoot": True}
+    assert "reservationAffinity" not in {*usual, *spot}, "spot instances use no reservation"
+    assert sure["reservationAffinity"] == {
+        "consumeReservationType": "SPECIFIC_RESERVATION",
+        "key": "compute.googleapis.com/reservation-name",
+        "values": ["nights"],
+    }
+
+
+class Asked:
+    """Google, which has every subnetwork that it is asked for, except those of Asia."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    def ask(self, action: str, call: Call) -> dict[str, Any]:
+        self.paths.append(call.path)
+        if "/asia" in call.path:
+            raise NotThere(f"Google refused to {action}")
+        return {}
+
+
+def test_a_subnetwork_may_be_of_another_project() -> None:
+    google: Any = Asked()
+    host = "projects/host-1/regions/us-east1/subnetworks/shared"
+    assert find_subnetwork(google, PROJECT, "us-east1", "own") == f"projects/{PROJECT}/regions/us-east1/subnetworks/own"
+    assert find_subnetwork(google, PROJECT, "us-east1", host) == host
+    assert find_subnetwork(google, PROJECT, "us-west4", host) == host.replace("us-east1", "us-west4")
+    with pytest.raises(BadSurroundings, match="asia-east1 has no subnetwork called shared in projects/host-1"):
+        find_subnetwork(google, PROJECT, "asia-east1", host)
 
 
 def test_an_instance_has_the_account_of_its_run_or_the_one_that_the_job_names() -> None:

@@ -105,10 +105,16 @@ def regions_told(google: Google, project: str) -> dict[str, Mapping[str, Any]]:
     return {str(row["name"]): row for row in rows}
 
 
-def network_of(google: Google, subnetwork: str) -> str:
-    """Return the name of the network that contains the subnetwork with the path `subnetwork`."""
-    found = google.ask("find the network of the subnetwork", Call(COMPUTE, "GET", subnetwork))
-    return last_part(found["network"])
+class Subnetwork(NamedTuple):
+    """The name of its network, and whether instances without external addresses reach Google's APIs in it."""
+
+    network: str
+    reaches_google: bool
+
+
+def subnetwork_at(google: Google, path: str) -> Subnetwork:
+    found = google.ask("find the network of the subnetwork", Call(COMPUTE, "GET", path))
+    return Subnetwork(last_part(found["network"]), bool(found.get("privateIpGoogleAccess")))
 
 
 def ingress_rules(google: Google, project: str, network: str) -> list[Rule]:

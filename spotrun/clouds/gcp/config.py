@@ -17,7 +17,8 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     If `project` is None, the login determines the project. Only the types in `instance_types` are offered. If it is
     empty, `accelerators` names the offered accelerators or types. If both are empty, every x86_64 type is offered.
-    `image` is the path of a machine image or of an image family. The subnetwork has the same name in each region. All
+    `image` is the path of a machine image or of an image family. `subnetwork` is a name, or the path of a subnetwork in
+    another project; it has the same name in each region. On-demand instances use the `reservation`, if it is given. All
     runs share the account with the address `service_account`; if it is None, each run has its own.
     """
 
@@ -27,6 +28,9 @@ class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):
     accelerators: tuple[str, ...] = ()
     image: str = ""
     subnetwork: str = "spotrun"
+    external_address: bool = True
+    secure_boot: bool = False
+    reservation: str | None = None
     service_account: str | None = None
     volume_gib: int = VOLUME_GIB
 
@@ -63,6 +67,9 @@ def config_of(resources: ResourcesSpec, gcp: GcpSpec) -> GcpConfig:
         accelerators=tuple(map(str, resources.kinds)),
         image=gcp.image,
         subnetwork=gcp.subnetwork,
+        external_address=gcp.external_address,
+        secure_boot=gcp.secure_boot,
+        reservation=gcp.reservation,
         service_account=gcp.service_account,
         volume_gib=gcp.volume_gb,
     )

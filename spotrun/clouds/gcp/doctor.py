@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from spotrun import address
 from spotrun.clock import Clock
 from spotrun.clouds.clock_skew import clock_finding
-from spotrun.clouds.error_kinds import BadImage
+from spotrun.clouds.error_kinds import BadImage, BadSurroundings
 from spotrun.clouds.gcp import account_checks
 from spotrun.clouds.gcp.bucket_checks import bucket_findings
 from spotrun.clouds.gcp.calls import Google
@@ -158,15 +158,23 @@ class GcpDoctor:
 
     def _network(self, region: str) -> Iterator[Finding]:
         path = find_subnetwork(self._google, self._project, region, self._config.subnetwork)
-        network = account_checks.network_of(self._google, path)
-        yield ok(f"network in {region}", f"the subnetwork {self._config.subnetwork}, of the network {network}")
+        found = account_checks.subnetwork_at(self._google, path)
+        network, name = found.network, path.rpartition("/")[2]
+        if self._config.external_address or found.reaches_google:
+            yield ok(f"network in {region}", f"the subnetwork {name}, of the network {network}")
+        else:
+            on = f"gcloud compute networks subnets update {name} --region={region} --enable-private-ip-google-access"
+            what = f"instances without an external address do not reach Google from the subnetwork {name}"
+            yield failed(f"network in {region}", BadSurroundings(what, hint=f"turn on Private Google Access: {on}"))
         if network in self._looked_at:
             return
         self._looked_at.add(network)
-        yield from findings_of("ingress", partial(self._ingress, network), Refusal("the firewall's rules are unknown"))
+        host = path.removeprefix("projects/").partition("/regions/")[0]  # another project's, with Shared VPC
+        check = partial(self._ingress, host, network)
+        yield from findings_of("ingress", check, Refusal("the firewall's rules are unknown"))
 
-    def _ingress(self, network: str) -> Iterator[Finding]:
-        rules = account_checks.ingress_rules(self._google, self._project, network)
+    def _ingress(self, project: str, network: str) -> Iterator[Finding]:
+        rules = account_checks.ingress_rules(self._google, project, network)
         names = ", ".join(sorted(rule.name for rule in rules if not rule.is_of_iap))
         if names:
             hint = (

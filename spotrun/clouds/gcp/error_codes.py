@@ -102,6 +102,13 @@ _SURROUNDINGS = "check gcp.subnetwork and gcp.regions (infra/gcp makes a subnetw
 _ON_THE_WAY = "check HTTPS_PROXY and anything else between this machine and Google"
 _POLICY = "ask the administrator of the organization for an exception, or name another project"
 
+_BY_CONSTRAINT = {
+    "compute.vmExternalIpAccess": "set gcp.external_address to false, or ask the organization for an exception",
+    "compute.requireShieldedVm": "set gcp.secure_boot to true, and gcp.image to one that supports it",
+    "compute.restrictSharedVpcSubnetworks": "set gcp.subnetwork to the path of a subnetwork that the policy allows",
+}
+"""Constraints of organization policies that a key of the job satisfies, each with the key."""
+
 _THERE_ALREADY = ("alreadyExists", "duplicate", "RESOURCE_ALREADY_EXISTS")
 ERRORS_BY_CODE = by_code(
     (
@@ -277,7 +284,7 @@ def _error_of(action: str, where: str, status: int, fault: Fault) -> CloudError:
 
 def _meaning(status: int, fault: Fault) -> Meaning:
     if fault.constraint:
-        return PolicyForbids, _POLICY
+        return PolicyForbids, _BY_CONSTRAINT.get(fault.constraint.rpartition("/")[2], _POLICY)
     if _LIMIT.search(fault.message):
         return QuotaExceeded, _QUOTA
     found = [*_by_code(fault), *_by_words(status, fault)]

@@ -16,7 +16,7 @@ from spotrun.clouds.gcp.gpus import in_label
 from spotrun.clouds.gcp.names import name_for
 from spotrun.clouds.gcp.notices import EXTENDED_NOTICE
 from spotrun.instance import LaunchRequest
-from spotrun.offering import CapacityType
+from spotrun.offering import CapacityType, Offering
 
 RUN, LAUNCH, TOKEN = "spotrun-run", "spotrun-launch", "spotrun-token"
 NANO_PRICE = "spotrun-nano-usd-per-hour"
@@ -67,21 +67,19 @@ def insert_body(
     offering = request.offering
     zone = f"zones/{offering.zone}"
     notice = notice if offering.capacity_type is CapacityType.SPOT else timedelta()
+    external = [{"name": "external-nat", "type": "ONE_TO_ONE_NAT"}] if config.external_address else []
+    secure = {"enableSecureBoot": True} if config.secure_boot else {}
     return {
         "name": str(name_for(request)),
         "description": f"launch {request.launch} of the run {request.run_uid} of spotrun",
         "machineType": f"{zone}/machineTypes/{offering.instance_type}",
         "labels": labels_of(request),
         "disks": [_boot_disk(request, config)],
-        "networkInterfaces": [
-            {
-                "subnetwork": offering.subnet,
-                "accessConfigs": [{"name": "external-nat", "type": "ONE_TO_ONE_NAT"}],
-            }
-        ],
+        "networkInterfaces": [{"subnetwork": offering.subnet, **({"accessConfigs": external} if external else {})}],
         "scheduling": _scheduling(request, notice),
+        **_reserved(offering, config),
         "serviceAccounts": [{"email": config.account_of(request.run_uid, project), "scopes": [SCOPE]}],
-        "shieldedInstanceConfig": {"enableVtpm": True, "enableIntegrityMonitoring": True},
+        "shieldedInstanceConfig": {"enableVtpm": True, "enableIntegrityMonitoring": True, **secure},
         "metadata": {
             "items": [
                 {"key": "startup-script", "value": startup_script(request, notice)},
@@ -90,6 +88,17 @@ def insert_body(
             ]
         },
     }
+
+
+def _reserved(offering: Offering, config: GcpConfig) -> dict[str, Any]:
+    """
+    Return the settings with which an on-demand instance uses the job's reservation:
+    https://cloud.google.com/compute/docs/instances/reservations-consume
+    """
+    if config.reservation is None or offering.capacity_type is CapacityType.SPOT:
+        return {}
+    named = {"key": "compute.googleapis.com/reservation-name", "values": [config.reservation]}
+    return {"reservationAffinity": {"consumeReservationType": "SPECIFIC_RESERVATION", **named}}
 
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:

@@ -60,17 +60,18 @@ def find_image(google: Google, path: str) -> Image:
 
 def find_subnetwork(google: Google, project: str, region: str, name: str) -> str:
     """
-    Return the path of a subnetwork.
+    Return the path of a region's subnetwork. `name` is its name, or the path of a subnetwork in another project.
 
     Raises:
         BadSurroundings: the region has no subnetwork of this name.
     """
-    path = f"projects/{project}/regions/{region}/subnetworks/{name}"
+    of, _, short = name.rpartition("/subnetworks/")
+    path = f"{of.partition('/regions/')[0] or f'projects/{project}'}/regions/{region}/subnetworks/{short}"
     try:
-        google.ask(f"find the subnetwork {name} in {region}", Call(COMPUTE, "GET", path))
+        google.ask(f"find the subnetwork {short} in {region}", Call(COMPUTE, "GET", path))
     except NotThere as error:
         raise BadSurroundings(
-            f"{region} has no subnetwork called {name}",
+            f"{region} has no subnetwork called {short}" + (f" in {of.partition('/regions/')[0]}" if of else ""),
             hint=f"correct gcp.subnetwork, or add {region} to the `subnets` of infra/gcp",
         ) from error
     return path
