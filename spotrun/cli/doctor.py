@@ -66,6 +66,16 @@ def doctor(
         print_json({"ok": not failures, "checks": msgspec.to_builtins(found)})
     if failures:
         raise ChecksFailed(failures)
+    if not as_json:
+        print(_ready(found))
+
+
+def _ready(found: list[Finding]) -> str:
+    from spotrun.doctor.finding import Verdict
+    from spotrun.units import count_of
+
+    warnings = sum(finding.verdict is Verdict.WARNED for finding in found)
+    return f"ready, with {count_of(warnings, 'warning')} above" if warnings else "ready"
 
 
 def _show(finding: Finding) -> None:

@@ -39,11 +39,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChecksFailed(SpotrunError):
-    """A check has failed, so the job must not be launched. This error has the exit code of the first failure."""
+    """
+    A check has failed, so the job must not be launched. This error has the hint and the exit code of the first failure:
+    checks are in the order in which their subjects are needed.
+    """
 
     def __init__(self, failures: Sequence[Finding]) -> None:
         names = ", ".join(dict.fromkeys(failure.name for failure in failures))
-        super().__init__(f"checks failed: {names}", hint="fix the failures listed above")
+        first = failures[0]
+        hint = f"first, {first.name}: {first.hint}" if first.hint else "fix the failures listed above"
+        super().__init__(f"checks failed: {names}", hint=hint)
         self.exit_code = failures[0].exit_code  # type: ignore[misc]
 
 

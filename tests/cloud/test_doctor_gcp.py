@@ -615,6 +615,7 @@ def test_a_project_that_carries_no_run_is_an_error(
     told = called.call("doctor", "gcp", "--store", store, code=AccessDenied.exit_code)
     assert "FAILED  project permissions: missing rights of the project: compute.instances.create\n" in told
     assert "error: checks failed: project permissions" in told
+    assert "try: first, project permissions: grant the roles of infra/gcp" in told
 
 
 def test_the_page_shows_what_was_printed(account: GcpAccount, sandbox: Sandbox, called: Spotrun, store: str) -> None:

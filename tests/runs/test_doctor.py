@@ -285,7 +285,9 @@ def test_the_doctor_speaks_json_and_leaves_no_trace(sandbox: Sandbox) -> None:
 def test_the_doctor_takes_the_store_of_a_job(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPOTRUN_STORE")
     job = sandbox.job("examined")
-    assert str(sandbox.store) in sandbox.ask("doctor", job)
+    said = sandbox.ask("doctor", job)
+    assert str(sandbox.store) in said
+    assert said.splitlines()[-1].startswith("ready")
 
 
 def test_a_folder_that_may_not_be_written_is_refused_with_its_exit_code(sandbox: Sandbox) -> None:
