@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, print_json, write_text
+from spotrun.cli.options import JsonOption, LaunchStoreOption, print_json, write_text
 from spotrun.errors import SpecInvalid
 from spotrun.runs.flags import known_word
 
@@ -31,6 +31,7 @@ def validate(
         Path | None,
         typer.Option("--write", metavar="JOB.yaml", help="With --from: file for the job, next to the SkyPilot file."),
     ] = None,
+    store: LaunchStoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -38,6 +39,7 @@ def validate(
 
     This command does not call the cloud. `spotrun launch --dry-run` shows whether the cloud has the resources.
     """
+    from spotrun import address
     from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import say
     from spotrun.runs.first_look import not_offered
@@ -57,7 +59,8 @@ def validate(
         known_word("--from", source, ("sky",))
         spec, rents = _from_sky(spec_path, default_store(), write, as_json=as_json)
     else:
-        spec, rents = load_spec(spec_path, default_store=default_store()), True
+        given = None if store is None else address.absolute(store)
+        spec, rents = load_spec(spec_path, {"checkpoint.uri": given}, default_store()), True
     simulated = cloud_of(spec).simulated
     with placed(spec_path):
         unread = check_script(spec, here=cloud_of(spec).here)

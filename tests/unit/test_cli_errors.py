@@ -244,6 +244,12 @@ def test_a_script_that_is_no_python_is_refused_with_its_line(runs: Path, spotrun
     assert "did you mean" not in said.err
 
 
+def test_validate_takes_the_store_that_launch_gets(runs: Path, spotrun: Spotrun) -> None:
+    Path("far.yaml").write_text("train: {run: 'true'}\nresources: {cloud: aws}\n")
+    assert "checkpoint.uri" in spotrun("validate", "far.yaml").err
+    assert spotrun("validate", "far.yaml", "--store", "s3://bucket/runs").out == "far.yaml is valid: far\n"
+
+
 def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, spotrun: Spotrun) -> None:
     for wrong, says in (("accelerators: V1000:1", "V100:1"), ("region: us-esat-1", "did you mean us-east-1")):
         Path("job.yaml").write_text(f"name: far\nrun: 'true'\nresources:\n  {wrong}\n")
