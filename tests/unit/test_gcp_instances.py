@@ -393,7 +393,7 @@ def test_machine_that_was_started_again_is_billed_until_it_ends_for_good() -> No
 
 def test_an_end_that_failed_is_none() -> None:
     refused = operation("delete", 20, 21, httpErrorStatusCode=503, error={"errors": [{"code": "INTERNAL"}]})
-    assert told(MADE, refused) is None
+    assert told(MADE, refused).alive
     assert told(MADE, refused, operation(PREEMPTED, 30, 31)).ended_by is EndedBy.CLOUD
 
 
@@ -406,9 +406,12 @@ def test_g2_a_launch_that_failed_afterwards_never_ran() -> None:
         assert error["errors"][0]["message"] in gone.end_reason
 
 
-def test_a_launch_under_way_is_pending_and_one_that_is_in_no_list_is_not_known_yet() -> None:
+def test_a_launch_that_no_list_shows_is_pending_until_an_operation_ends_it() -> None:
+    """Google's list may lack it for a while; taken for gone, it would be launched again."""
     assert told(operation("insert", 0)).state is InstanceState.PENDING
-    assert told(MADE) is None
+    assert told(MADE).state is InstanceState.PENDING
+    running = told(MADE, listed=row())
+    assert told(MADE, seen=running) == running
     assert told() is None
 
 

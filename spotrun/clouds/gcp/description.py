@@ -86,8 +86,9 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
     if made is not None and made.ended_at is None:
         return _begun(record, made)
     end = first_end(operations)
-    if end is None and made is not None and made.error is not None:
-        return _never_made(record, made)
+    if end is None and made is not None:
+        # Without an operation that ended it, it exists, although Google's list lacks it.
+        return _never_made(record, made) if made.failed else seen or _begun(record, made)
     return None if end is None else _ended(record, made, operations, end, history, seen)
 
 
@@ -172,8 +173,8 @@ def why_not_ended(operations: Sequence[Operation]) -> str:
 
 def _begun(record: Record, made: Operation) -> Instance | None:
     """
-    Return the pending instance of a launch that Google has accepted. Google does not list the instance yet. Return None
-    if its name is not one of spotrun's.
+    Return the pending instance of a launch that Google has accepted. Google does not list the instance, or not yet.
+    Return None if its name is not one of spotrun's.
     """
     return _remembered(record, made, InstanceState.PENDING, made.asked_at)
 
