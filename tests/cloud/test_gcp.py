@@ -452,6 +452,21 @@ def test_a_zone_that_does_not_answer_is_unknown_and_not_empty(
     assert alive(cloud) == [running_one.instance_id]
 
 
+def test_instance_that_a_list_lacks_exists_until_google_does_not_find_it(
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
+) -> None:
+    running_one = running(cloud, clock)
+    with gce.project.lock:
+        lacking = {key: vm for key, vm in gce.project._vms.items() if vm.name == running_one.instance_id}
+        for key in lacking:
+            del gce.project._vms[key]
+    clock.advance(60)
+    assert alive(cloud) == [running_one.instance_id]
+    cloud.terminate(running_one.instance_id)
+    assert alive(cloud) == []
+    assert cloud.describe(running_one.instance_id) is None
+
+
 def test_a_zone_of_a_region_that_no_job_uses_may_be_silent(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:

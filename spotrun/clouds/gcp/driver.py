@@ -74,6 +74,8 @@ class GcpDriver:
         self._accepted: dict[str, tuple[float, Instance]] = {}
         self._odd: dict[str, str] = {}
         self._ending: dict[str, _Ending] = {}
+        self._absent: set[str] = set()
+        """Names of instances that Google did not find when they were to be ended."""
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
 
@@ -136,6 +138,7 @@ class GcpDriver:
             query = {"requestId": delete_id(instance.off_since)}
             self._google.ask(f"end {instance_id}", Call(COMPUTE, "DELETE", place, query))
         except NotThere:
+            self._absent.add(instance_id)
             return
         finally:
             self._snapshots.clear()
@@ -303,6 +306,8 @@ class GcpDriver:
             self._ending.pop(record.name, None)
         elif found is not None and (odd := odd_labels(record.row)):
             self._odd[record.name] = odd
+        if found is not None and found.alive and record.row is None and record.name in self._absent:
+            return None
         if found is not None and found.alive and found.billed_from is not None:
             self._known[record.name] = found
         return found
