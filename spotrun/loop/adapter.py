@@ -26,6 +26,11 @@ from spotrun.training.tensors import owned
 from spotrun.training.weights import Weights
 from spotrun.version import __version__
 
+FROM_EPOCH = (
+    "a local variable that the beginning of the epoch computes from values that change within the epoch; keep it in "
+    "loop.state(…)"
+)
+
 
 class LoopFramework:
     """
@@ -79,6 +84,8 @@ class LoopFramework:
         self._loaded: State | None = None
         self._saved_figures: dict[str, Any] = {}
         self._misfit = ""
+        self._before_pass: dict[str, str] = {}
+        self._other: list[UntrackedChange] = []
         self._handles: list[Any] = []
 
     def _variables(self) -> dict[str, Any]:
@@ -102,7 +109,18 @@ class LoopFramework:
         return self._roots | self._script.own_of(writing)
 
     def lost(self) -> Sequence[UntrackedChange]:
-        return list(self.frames.lost(ended=self.ends_epoch or self.is_done))
+        return [*self._other, *self.frames.lost(ended=self.ends_epoch or self.is_done)]
+
+    def passes_locals(self, *, resumed: bool) -> None:
+        """
+        Note what the code before a pass has computed. If a resume has just repeated this code, note also which values
+        differ from those of the snapshot: the code has computed them from values that change within the epoch.
+        """
+        before, self._before_pass = self._before_pass, self.frames.before_pass()
+        if resumed:
+            now = self._before_pass
+            self._other = [UntrackedChange(path, FROM_EPOCH) for path in before if now.get(path) != before[path]]
+            self._before_pass = before
 
     def metrics(self) -> Mapping[str, Any]:
         return self.figures
@@ -139,6 +157,7 @@ class LoopFramework:
             "kinds": self.given.kinds(),
             "shapes": self.given.shapes(),
             "counters": prepared.counters(self.given.launcher),
+            "before_pass": self._before_pass,
         }
 
     def dump_metrics(self) -> State:
@@ -151,6 +170,7 @@ class LoopFramework:
         self._misfit = _first_difference(rest["kinds"], self.given.kinds(), "a")
         self._misfit = self._misfit or _first_difference(rest["shapes"], self.given.shapes(), "weights of shape")
         self.step, self.batch = state[STEP], place.batch
+        self._before_pass = rest.get("before_pass", {})  # snapshots of earlier versions have none
         self.epoch = place.epoch + place.epoch_ended
         self.is_done = place.finished
         if not place.epoch_ended:

@@ -65,9 +65,14 @@ def left_well(frame: FrameType | None) -> bool:
     return False
 
 
+UNBOUND = object()
+PLAIN_MAX = 200
+"""Maximum characters of a plain value, and items of a tensor, that are compared after a resume."""
+
+
 class Rebound(NamedTuple):
     """
-    A local variable to which a loop assigns values, and that a later iteration reads. `value` is what it holds now;
+    A local variable to which a loop assigns values that are read later. `value` is what it holds now, or UNBOUND;
     `place` is the file and the line of one of the assignments.
     """
 
@@ -85,7 +90,7 @@ class Frames:
         self._script = Script.of_this_process()
         outer = self._outer = self._first()
         self._began_at = -1
-        self._at_begin: Values = dict(outer.f_locals) if _is_function(outer) else {}
+        self._at_begin: Values = _needed(outer) if _is_function(outer) else {}
         self._seen = {name: _seen(value) for name, value in self._at_begin.items()}
         self._at_pass: dict[int, tuple[FrameType, Values]] = {}
         self._looked: set[tuple[CodeType, int]] = set()
@@ -129,9 +134,10 @@ class Frames:
     def rebound(self) -> Iterator[Rebound]:
         """
         Yield each local variable to which the running loops assign a value that a later iteration reads. A resumed
-        process has the variable's first value there. Each place of the code is inspected once.
+        process has the variable's first value there, or none. Each place of the code is inspected once.
 
-        Not included are readings of a clock: they differ in an uninterrupted training, too.
+        Not included are readings of a clock, which differ in an uninterrupted training, too; and objects that a resume
+        restores, and that the loop only changes in place, as in `losses += [loss]`.
         """
         for frame in self._running():
             code, here = frame.f_code, frame.f_lasti
@@ -139,10 +145,40 @@ class Frames:
                 continue
             self._looked.add((code, here))
             first = self._began_at if frame is self._outer else 0
-            for name, line in sorted(rebound_in(code, first, here).items()):
-                if name in frame.f_locals and name not in self._clocks_in(frame):
-                    place = f"{os.path.basename(code.co_filename)}:{line}"
-                    yield Rebound(name, frame.f_locals[name], place)
+            for name, assigned in sorted(rebound_in(code, first, here).items()):
+                value = frame.f_locals.get(name, UNBOUND)
+                restored = assigned.in_place and value is not UNBOUND and self._is_carried(value)
+                if not restored and name not in self._clocks_in(frame):
+                    yield Rebound(name, value, _place(code, assigned.line))
+
+    def read_afterwards(self) -> Iterator[Rebound]:
+        """
+        Yield each local variable to which the loop over the epochs or steps assigns a value, and that the code after
+        this loop reads. A process that resumes after the end of the training has no such value.
+        """
+        code, frame = self._outer.f_code, self._outer
+        if not _is_function(frame):
+            return
+        for name, assigned in sorted(read_after(code, self._began_at).items()):
+            if name not in self._clocks_in(frame) and not (
+                assigned.in_place and self._is_carried(frame.f_locals.get(name))
+            ):
+                yield Rebound(name, frame.f_locals.get(name, UNBOUND), _place(code, assigned.line))
+
+    def before_pass(self) -> dict[str, str]:
+        """
+        Return the plain local variables that the code between the beginning of the epoch and the pass has set, and that
+        are read later, by names such as `main().start`. A resume repeats this code.
+        """
+        found: dict[str, str] = {}
+        for frame in self._running():
+            code, here = frame.f_code, frame.f_lasti
+            names = live_at(code, here, False) - self._clocks_in(frame)
+            if frame is self._outer:
+                names &= stored_between(code, self._began_at, here)
+            values = ((name, _plain(frame.f_locals[name])) for name in names if name in frame.f_locals)
+            found |= {f"{code.co_name}().{name}": text for name, text in values if text}
+        return found
 
     def _clocks_in(self, frame: FrameType) -> frozenset[str]:
         code = frame.f_code
@@ -196,6 +232,32 @@ class Frames:
             frame = frame.f_back
 
 
+def _needed(frame: FrameType) -> Values:
+    """
+    Return the variables of the frame, without plain values that are not read any more. A resumed process may lack
+    these, because an earlier loop has set them.
+    """
+    code = frame.f_code
+    read = live_at(code, frame.f_lasti, False) | {*code.co_cellvars, *code.co_freevars}
+    plain = {
+        name for name, value in frame.f_locals.items() if is_scalar(value) or isinstance(value, Tensor | np.ndarray)
+    }
+    return {name: value for name, value in frame.f_locals.items() if name in read or name not in plain}
+
+
+def _place(code: CodeType, line: int) -> str:
+    return f"{os.path.basename(code.co_filename)}:{line}"
+
+
+def _plain(value: Any) -> str:
+    """Return a text that is different for another scalar or small tensor; "" for any other value."""
+    if is_scalar(value):
+        return repr(value)[:PLAIN_MAX]
+    if isinstance(value, Tensor) and value.device.type == "cpu" and value.numel() <= PLAIN_MAX:
+        return repr(value.detach().tolist())
+    return ""
+
+
 def _is_function(frame: FrameType) -> bool:
     """
     Return True if `frame` runs a function. If it runs a module, its variables are globals, which a resume restores.
@@ -237,7 +299,7 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     Every `for` loop that begins later is taken to run at least once. Otherwise, a variable that only the body of such a
     loop writes, like `loss` in a loop over batches, would count as read before it is written.
     """
-    instructions = list(dis.get_instructions(code))
+    instructions = instructions_of(code)
     numbers = {one.offset: number for number, one in enumerate(instructions)}
     exits = {one.offset: one.argval for one in instructions if one.opname == "FOR_ITER"}
     live: list[frozenset[str]] = [frozenset()] * len(instructions)
@@ -261,33 +323,80 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
 
 @cache
 def stored_between(code: CodeType, first: int, last: int) -> frozenset[str]:
-    written = (_touched(one)[1] for one in dis.get_instructions(code) if first <= one.offset < last)
+    written = (_touched(one)[1] for one in instructions_of(code) if first <= one.offset < last)
     return frozenset[str]().union(*written)
 
 
+class Assigned(NamedTuple):
+    """
+    What a loop assigns to a variable: the line of one of the assignments, and whether all of them change the variable's
+    object in place (`+=`), if its class can do that.
+    """
+
+    line: int
+    in_place: bool
+
+
 @cache
-def rebound_in(code: CodeType, first: int, here: int) -> Mapping[str, int]:
+def instructions_of(code: CodeType) -> list[dis.Instruction]:
     """
-    Return the local variables that a loop around the instruction at `here` writes, and that its next iteration may
-    read before it writes them; each with a line that writes it. Loops that begin before `first` are not included.
+    Return the instructions without EXTENDED_ARG, which precedes another instruction and is a part of it. Jumps to such
+    a part lead to the instruction itself.
     """
-    found: dict[str, int] = {}
-    first = max((one.offset for one in dis.get_instructions(code) if one.offset <= first), default=0)
+    every = list(dis.get_instructions(code))
+    real: dict[int, int] = {}
+    following = 0
+    for one in reversed(every):
+        following = following if one.opname == "EXTENDED_ARG" else one.offset
+        real[one.offset] = following
+    return [_led_to(one, real) for one in every if one.opname != "EXTENDED_ARG"]
+
+
+def _led_to(one: dis.Instruction, real: Mapping[int, int]) -> dis.Instruction:
+    jumps = one.opcode in dis.hasjrel or one.opcode in dis.hasjabs
+    return one._replace(argval=real[one.argval]) if jumps else one
+
+
+@cache
+def rebound_in(code: CodeType, first: int, here: int) -> Mapping[str, Assigned]:
+    """
+    Return the local variables that a loop around the instruction at `here` writes, and that are read later, before they
+    are written again: in the next iteration, or after the loop. Loops that begin before `first` are not included.
+    """
+    found: dict[str, Assigned] = {}
+    first = max((one.offset for one in instructions_of(code) if one.offset <= first), default=0)
     for head, end in _loops(code):
         if first <= head <= here <= end:
-            live = live_at(code, head, False)
-            for one in dis.get_instructions(code):
-                if head <= one.offset <= end:
-                    for name in _touched(one)[1] & live:
-                        line = one.positions.lineno if one.positions else None
-                        found.setdefault(name, line or code.co_firstlineno)
+            found |= _assigned(code, head, end, live_at(code, head, False))
+    return found
+
+
+@cache
+def read_after(code: CodeType, first: int) -> Mapping[str, Assigned]:
+    """Return the local variables that the `for` loop at `first` writes, and that the code after it reads."""
+    head = max((one.offset for one in instructions_of(code) if one.offset <= first), default=0)
+    ends = dict(_loops(code))
+    return _assigned(code, head, ends[head], live_at(code, head, True)) if head in ends else {}
+
+
+def _assigned(code: CodeType, head: int, end: int, names: frozenset[str]) -> dict[str, Assigned]:
+    found: dict[str, Assigned] = {}
+    before = None
+    for one in instructions_of(code):
+        if head <= one.offset <= end:
+            in_place = before is not None and before.opname == "BINARY_OP" and before.argrepr.endswith("=")
+            for name in _touched(one)[1] & names:
+                line = (one.positions.lineno if one.positions else None) or code.co_firstlineno
+                known = found.get(name, Assigned(line, True))
+                found[name] = Assigned(known.line, known.in_place and in_place)
+        before = one
     return found
 
 
 def _loops(code: CodeType) -> Iterator[tuple[int, int]]:
     """Yield the offsets of each loop's first and last instruction."""
     ends: dict[int, int] = {}
-    for one in dis.get_instructions(code):
+    for one in instructions_of(code):
         if "JUMP_BACKWARD" in one.opname and not one.opname.endswith("NO_INTERRUPT"):
             ends[one.argval] = max(one.offset, ends.get(one.argval, 0))
     yield from ends.items()
@@ -310,7 +419,7 @@ def clock_readings(code: CodeType, names: Mapping[str, Any]) -> frozenset[str]:
 
 def _single_steps(code: CodeType) -> Iterator[tuple[str, Any]]:
     """Yield the kind and the argument of each instruction. Python 3.13 joins some that read and write variables."""
-    for one in dis.get_instructions(code):
+    for one in instructions_of(code):
         if isinstance(one.argval, tuple) and "_FAST_" in one.opname:
             kinds = ("LOAD_FAST" if part.startswith("LOAD") else "STORE_FAST" for part in one.opname.split("_FAST_"))
             yield from zip(kinds, one.argval, strict=False)

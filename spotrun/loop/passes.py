@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from spotrun.loop import prepared
 from spotrun.loop.adapter import LoopFramework
 from spotrun.loop.cycle import Cycle
-from spotrun.loop.frames import left_well
+from spotrun.loop.frames import UNBOUND, left_well
 from spotrun.training import unsupported
 from spotrun.training.by_name import is_a
 from spotrun.training.fit import Fit, claim
@@ -190,6 +190,7 @@ class Passes:
             self._enter(entering.batch)
         self._fit.pass_begins()
         here.frames.pass_begins()
+        here.passes_locals(resumed=entering is not None)
         self._require_restored_locals()
 
     def _enter(self, batch: int) -> None:
@@ -278,7 +279,10 @@ class Passes:
 
     def _require_restored_locals(self) -> None:
         """Reject a script whose loops change local variables that a resume would not restore."""
-        found = list(self._here.frames.rebound()) if self._fit.refuses_locals else []
+        if self._fit.how_exact == "off":
+            return
+        frames = self._here.frames
+        found = [*frames.rebound(), *(frames.read_afterwards() if self._fit.how_exact == "require" else ())]
         if not found:
             return
         places = ", ".join(f"{one.name} ({one.place})" for one in found)
@@ -289,7 +293,7 @@ class Passes:
             first = kept.partition("=")[0]
             hints.append(f"s = loop.state({kept}) before the loop, and s.{first} in place of {first}")
         self.refuse(
-            f"the loop assigns local variables that its next iteration reads, and no checkpoint holds them: {places}",
+            f"the loop assigns local variables that are read later, and no checkpoint holds them: {places}",
             "; ".join([*hints, *(() if claim() is None else ("or set checkpoint: {exact: off}",))]),
         )
 
@@ -327,7 +331,7 @@ class Pass:
 
 def _text(value: object) -> str:
     """Return `value` as a script writes it; "…" if that is long, or not Python."""
-    text = repr(value) if is_scalar(value) else "…"
+    text = "None" if value is UNBOUND else repr(value) if is_scalar(value) else "…"
     return text if len(text) <= 20 else "…"
 
 

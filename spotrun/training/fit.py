@@ -118,7 +118,7 @@ class Fit:
         self._python = PythonState(framework, work=self._files.folder)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"), self._python.knows)
         self._untracked = UntrackedReporter(agent, ranks, required=resume.exact == "require")
-        self.refuses_locals = resume.exact != "off"
+        self.how_exact = resume.exact
         self._late = LateParts(framework.module)
         self._loaders_made = 0
         self._loads_late = False

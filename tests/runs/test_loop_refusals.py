@@ -24,6 +24,7 @@ PATTERNS = {
     "cycle_within": "`loop.cycle` called within the loop",
     "reads_on_and_on": "an iterator in a local variable that the loop begins again",
     "counts_in_a_local": "counters and best values in local variables",
+    "sets_what_it_lacks": "a local variable that only the first batch sets",
     "no_optimizer": "a `Loop` without an optimizer",
     "other_model": "an optimizer of a model that `Loop` was not given",
     "outside_of_epochs": "`loop.batches` outside of `loop.epochs`",
@@ -47,6 +48,7 @@ PATTERNS = {
             "no checkpoint holds them: best (refused_loops.py:108), total (refused_loops.py:105)",
             "s = loop.state(best=0, total=0) before the loop, and s.best in place of best; or set checkpoint",
         ),
+        ("sets_what_it_lacks", "holds them: scale (refused_loops.py:", "s = loop.state(scale=None) before the loop"),
         ("no_optimizer", "Loop has no optimizer", "optimizer=optimizer"),
         ("other_model", "optimizer trains weights of no model that Loop was given", "other=other"),
         ("outside_of_epochs", "loop.batches was called outside of loop.epochs", "loop.epochs(10)"),
@@ -96,6 +98,37 @@ def test_another_script_does_not_go_on(zygote: Zygote, tmp_path: Path, change: d
 def test_readings_of_clocks_are_not_refused(zygote: Zygote, tmp_path: Path) -> None:
     agent = Agent(zygote, {"script": SCRIPT, "name": "looks_at_clocks"}, tmp_path, every_steps=1)
     assert agent.attempt() == "finished", agent.log.read_text()
+
+
+def test_objects_that_a_loop_changes_in_place_are_not_refused(zygote: Zygote, tmp_path: Path) -> None:
+    agent = Agent(zygote, {"script": SCRIPT, "name": "changes_in_place"}, tmp_path, every_steps=1)
+    assert agent.attempt() == "finished", agent.log.read_text()
+    assert not agent.told(NotCarried)
+
+
+def test_what_is_read_after_the_loop_is_refused_at_once_if_a_resume_must_be_exact(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    job = {"script": SCRIPT, "name": "ends_with_a_local"}
+    agent = Agent(zygote, job, tmp_path / "require", every_steps=1, exact="require")
+    assert agent.attempt() == "refused", agent.log.read_text()
+    assert "number (refused_loops.py:" in agent.told(Refused)[0].reason
+    agent = Agent(zygote, job, tmp_path / "tell", every_steps=1)
+    assert agent.attempt() == "finished", agent.log.read_text()
+
+
+def test_value_that_a_resumed_epoch_begins_with_otherwise_is_named(zygote: Zygote, tmp_path: Path) -> None:
+    def heard(agent: Agent, message: object) -> None:
+        within = isinstance(message, SnapshotTaken) and message.batch and not message.epoch_ended
+        if isinstance(message, NotCarried) or (within and agent.attempts == 1):
+            agent.kill()
+
+    agent = Agent(zygote, {"script": SCRIPT, "name": "begins_from_state"}, tmp_path, every_steps=1, on_message=heard)
+    assert agent.attempt() == "killed", agent.log.read_text()
+    assert not agent.told(NotCarried)
+    assert agent.attempt() == "killed", agent.log.read_text()
+    (named,) = [place for told in agent.told(NotCarried) for place, _ in told.places]
+    assert named == "begins_from_state().start"
 
 
 @pytest.mark.pattern("named", "own loop", text="counters in local variables, with `exact: off`")

@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ class Noisy(Dataset[Tensor]):
 
 
 def loader(**options: Any) -> DataLoader[Tensor]:
-    return DataLoader(Noisy(), 2, **{"shuffle": True, **options})
+    return DataLoader(Noisy(), **{"batch_size": 2, "shuffle": True, **options})
 
 
 def as_lists(batches: Iterator[Tensor]) -> list[Any]:
@@ -115,6 +116,27 @@ def test_iterators_come_back_at_their_place() -> None:
     assert net.listed[0] is net.again is net.both
     assert net.listed[1] is net.reading
     assert [as_lists(net.reading), as_lists(net.again)] == expected
+
+
+def test_the_next_pass_is_the_same_although_only_the_loader_holds_its_generator() -> None:
+    def change(process: Process) -> None:
+        process.net.reading = iter(process.net.loader)
+
+    def made() -> dict[str, Any]:
+        return {"loader": loader(generator=torch.Generator().manual_seed(5))}
+
+    first = Process(**made()).begun()
+    change(first)
+    assert as_lists(iter(carried(change, made).net.loader)) == as_lists(iter(first.net.loader))
+
+
+@pytest.mark.parametrize("around", [enumerate, zip, partial(map, float), partial(filter, None)], ids=repr)
+def test_an_iterator_of_python_that_reads_one_is_named(around: Any) -> None:
+    own = loader(batch_size=1)
+    process = Process(loader=own, around=around(iter(own))).begun()
+    next(process.net.around)
+    process.state.dump()
+    assert [lost.path for lost in process.state.news()] == ["module.around"]
 
 
 def test_one_over_a_loader_that_was_made_during_training_is_named() -> None:

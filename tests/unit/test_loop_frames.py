@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spotrun.loop.frames import clock_readings, rebound_in
+from spotrun.loop.frames import clock_readings, read_after, rebound_in
 
 
 def counter(batches: Iterable[Any]) -> None:
@@ -56,6 +56,24 @@ def reset_each_time(batches: Iterable[Any]) -> None:
     print(total)
 
 
+def set_at_first(batches: Iterable[Any]) -> None:
+    for number, batch in enumerate(batches):
+        if number == 0:
+            base = batch
+        print(batch / base)
+
+
+def best_is_read_afterwards(epochs: Iterable[Any], batches: Iterable[Any]) -> Any:
+    best, seen = None, []
+    for epoch in epochs:
+        for batch in batches:
+            loss = batch
+        if loss < epoch:
+            best = loss
+        seen += [loss]
+    return best, loss, seen
+
+
 def in_a_while(batches: Iterable[Any]) -> None:
     number, it = 0, iter(batches)
     while number < 3:
@@ -73,6 +91,8 @@ def in_a_while(batches: Iterable[Any]) -> None:
         (summed, 0, set()),
         (summed, 1, {"total"}),
         (reset_each_time, 0, set()),
+        (set_at_first, 0, {"base"}),
+        (best_is_read_afterwards, 1, {"best", "seen"}),
         (in_a_while, None, {"number"}),
     ],
 )
@@ -84,7 +104,26 @@ def test_locals_that_the_next_iteration_reads(function: Callable[..., None], at:
     calls = [one.offset for one in instructions if one.opname == "CALL"]
     found = rebound_in(code, 0, calls[-1] if at is None else loops[at])
     assert set(found) == names
-    assert all(code.co_firstlineno < line < code.co_firstlineno + 12 for line in found.values())
+    assert all(code.co_firstlineno < one.line < code.co_firstlineno + 12 for one in found.values())
+
+
+def test_a_long_loop_is_read_like_a_short_one() -> None:
+    """Its jumps are so far that an instruction of their own carries a part of the distance."""
+    lines = ["def long(batches):", "    step = 0", "    for batch in batches:", "        step += 2"]
+    lines += ["        unused = batch * 2 + 1; unused = unused * unused - batch"] * 40
+    names: dict[str, Any] = {}
+    exec("\n".join([*lines, "    return step"]), names)
+    code = names["long"].__code__
+    (loop,) = [one.offset for one in dis.get_instructions(code) if one.opname == "FOR_ITER"]
+    assert any(one.opname == "EXTENDED_ARG" for one in dis.get_instructions(code))
+    assert set(rebound_in(code, loop, loop)) == set(read_after(code, loop)) == {"step"}
+
+
+def test_changes_in_place_are_told_apart() -> None:
+    code = best_is_read_afterwards.__code__
+    first = next(one.offset for one in dis.get_instructions(code) if one.opname == "FOR_ITER")
+    found = read_after(code, first)
+    assert {name: one.in_place for name, one in found.items()} == {"best": False, "loss": False, "seen": True}
 
 
 def test_loops_around_that_of_the_epochs_do_not_count() -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from spotrun.checkpoint.objects import is_named_tuple
 from spotrun.checkpoint.slots import attributes_of, has_attributes
@@ -74,11 +75,13 @@ LEAVES = frozenset({"array", "mapped", "masked", "tensor", "bytearray"})
 """Kinds of objects that are compared and saved whole."""
 BEHIND: dict[type, tuple[str, ...]] = {
     partial: ("func", "args", "keywords"), ChainMap: ("maps",), UserDict: ("data",), UserList: ("data",),
-    memoryview: ("obj",),
+    memoryview: ("obj",), DataLoader: ("generator", "sampler", "batch_sampler"), BatchSampler: ("sampler",),
+    RandomSampler: ("generator",), WeightedRandomSampler: ("generator",), SubsetRandomSampler: ("generator",),
 }  # fmt: skip
 """
-Classes of Python's standard library, each with the attributes in which its objects keep values of the script. If the
-new process has such an object, a restore fills it. A restore cannot create such an object.
+Classes of libraries, each with the attributes in which its objects keep values of the script, such as the generator of
+a loader that the script reads itself. If the new process has such an object, a restore fills it. A restore cannot
+create such an object.
 """
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 """
@@ -262,8 +265,9 @@ class Walk:
             kind = self._kind(value) if key not in self.stops else None
             if kind is None or self._left <= 0:
                 self.others[key] = (path, "", value)
-                if type(value) in BEHIND and self._left > 0:
-                    self._waiting.extend((getattr(value, name), f"{path}.{name}") for name in BEHIND[type(value)])
+                if type(value) in BEHIND and self._left > 0 and key not in self.stops:
+                    behind = ((getattr(value, name), f"{path}.{name}") for name in BEHIND[type(value)])
+                    self._waiting.extend((part, where) for part, where in behind if part is not None)
                 continue
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
 

@@ -32,6 +32,7 @@ import torch
 
 from spotrun.checkpoint.slots import attributes_of
 from spotrun.training.python_state.fingerprints import comparable, sampled
+from spotrun.training.python_state.kept_iterator import KeptIterator
 from spotrun.training.python_state.outside import is_outside, seen_of
 from spotrun.training.python_state.stateful_objects import GENERATORS, is_asked, state_of
 from spotrun.training.python_state.values import SCALARS
@@ -69,7 +70,7 @@ class Inspector:
     def is_of_use(self, value: object) -> bool:
         """Return True if inspecting `value` might find state on which a step depends."""
         cls = type(value)
-        return not (issubclass(cls, _NEVER) or f"{cls.__module__}.".startswith(self._harmless))
+        return cls is KeptIterator or not (issubclass(cls, _NEVER) or f"{cls.__module__}.".startswith(self._harmless))
 
     def facts(self, value: object, depth: int = DEPTH) -> Facts:
         """

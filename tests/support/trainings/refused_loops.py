@@ -151,6 +151,47 @@ def looks_at_clocks() -> None:
         print(epoch, number, waited, took, width, began)
 
 
+def sets_what_it_lacks() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    for _ in loop.epochs(2):
+        for number, _ in loop.enumerate(train):
+            if number == 0:
+                scale = 2.0
+            step()
+            print(scale)
+
+
+def changes_in_place() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    losses, total = [], torch.zeros(2)
+    for _ in loop.epochs(2):
+        for number, _ in loop.enumerate(train):
+            step()
+            losses += [number]
+            total += number
+    print(losses, total)
+
+
+def ends_with_a_local() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    for _ in loop.epochs(2):
+        for number, _ in loop.enumerate(train):
+            assert number < len(train)
+            step()
+    print(number)
+
+
+def begins_from_state() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    s = loop.state(steps=0)
+    for epoch in loop.epochs(10_000):
+        start, half = s.steps, epoch / 2
+        for _ in loop.batches(train):
+            step()
+            s.steps += 1
+            print(s.steps - start, half)
+
+
 def raises() -> None:
     loop = Loop(model=model, optimizer=optimizer)
     for _ in loop.epochs(2):
