@@ -39,7 +39,7 @@ def validate(
 
     This command does not call the cloud. `spotrun launch --dry-run` shows whether the cloud has the resources.
     """
-    from spotrun import address
+    from spotrun.address import absolute
     from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import say
     from spotrun.runs.first_look import not_offered
@@ -59,8 +59,7 @@ def validate(
         known_word("--from", source, ("sky",))
         spec, rents = _from_sky(spec_path, default_store(), write, as_json=as_json)
     else:
-        given = None if store is None else address.absolute(store)
-        spec, rents = load_spec(spec_path, {"checkpoint.uri": given}, default_store()), True
+        spec, rents = load_spec(spec_path, {"checkpoint.uri": store and absolute(store)}, default_store()), True
     simulated = cloud_of(spec).simulated
     with placed(spec_path):
         unread = check_script(spec, here=cloud_of(spec).here)
@@ -68,10 +67,8 @@ def validate(
             if rents:
                 raise mistake
             say(f"note: the job cannot run on {spec.resources.cloud}: {mistake.message}")
-    if unread is not None:
-        say(f"note: {unread}")
-    if (home := about_home(spec)) is not None:
-        say(f"note: {home}")
+    for note in filter(None, (unread, about_home(spec))):
+        say(f"note: {note}")
     if not simulated:
         _say_what_was_not_asked(spec)
     if as_json and source is None:

@@ -329,7 +329,7 @@ def stored_between(code: CodeType, first: int, last: int) -> frozenset[str]:
 
 class Assigned(NamedTuple):
     """
-    What a loop assigns to a variable: the line of one of the assignments, and whether all of them change the variable's
+    The assignments of a loop to a variable: the line of one of them, and whether all of them change the variable's
     object in place (`+=`), if its class can do that.
     """
 
