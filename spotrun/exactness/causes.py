@@ -75,10 +75,11 @@ _CAUSES = {
         "the validation depends on the clock or the operating system",
     ),
     DifferenceKind.WEIGHTS: _Causes(
-        "all steps are the same, but the weights differ",
-        "what changes them outside training_step (a hook at the end, an averaging callback) depends on something that "
-        "no checkpoint holds",
-        "training_step returns no loss, which would have shown the difference earlier",
+        "each batch, learning rate and known loss is the same, but the weights differ",
+        "the loss (which is not known in a loop of your own), or what else changes the weights (a hook at the end, an "
+        "averaging callback), depends on something that no checkpoint holds",
+        "the loss is not known (training_step returns none, or the loop is your own); it would have shown the "
+        "difference earlier",
     ),
     DifferenceKind.OPTIMIZER: _Causes(
         "all steps and the weights are the same, but the optimizer's state differs",
