@@ -239,10 +239,16 @@ def _needed(frame: FrameType) -> Values:
     """
     code = frame.f_code
     read = live_at(code, frame.f_lasti, False) | {*code.co_cellvars, *code.co_freevars}
-    plain = {
-        name for name, value in frame.f_locals.items() if is_scalar(value) or isinstance(value, Tensor | np.ndarray)
-    }
-    return {name: value for name, value in frame.f_locals.items() if name in read or name not in plain}
+    return {name: value for name, value in frame.f_locals.items() if name in read or not _is_data(value)}
+
+
+def _is_data(value: Any, depth: int = 3) -> bool:
+    """Return True for scalars, tensors and arrays, and for short containers of them."""
+    if is_scalar(value) or isinstance(value, Tensor | np.ndarray):
+        return True
+    if type(value) not in (list, tuple, dict) or not depth or len(value) > PLAIN_MAX:
+        return False
+    return all(_is_data(part, depth - 1) for part in (value.values() if type(value) is dict else value))
 
 
 def _place(code: CodeType, line: int) -> str:

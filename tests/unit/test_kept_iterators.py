@@ -139,9 +139,23 @@ def test_an_iterator_of_python_that_reads_one_is_named(around: Any) -> None:
     assert [lost.path for lost in process.state.news()] == ["module.around"]
 
 
-def test_one_over_a_loader_that_was_made_during_training_is_named() -> None:
-    process = Process().begun()
-    process.net.reading = iter(loader())
+def test_one_over_a_plain_loader_that_was_made_during_training_comes_back() -> None:
+    expected: list[Any] = []
+
+    def change(process: Process) -> None:
+        process.net.reading = iter(DataLoader(process.net.data, batch_size=3, shuffle=True, drop_last=True))
+        next(process.net.reading)
+        rest = copy.copy(process.net.reading)
+        rest.move(rest.loader, rest.key, rest.number)
+        expected.extend(as_lists(rest))
+
+    assert as_lists(carried(change, lambda: {"data": Noisy()}).net.reading) == expected != []
+
+
+@pytest.mark.parametrize("options", [{"collate_fn": list}, {"generator": torch.Generator()}, {"sampler": [1, 2]}])
+def test_one_over_another_loader_that_was_made_during_training_is_named(options: dict[str, Any]) -> None:
+    process = Process(data=Noisy()).begun()
+    process.net.reading = iter(DataLoader(process.net.data, **options))
     process.state.dump()
     assert [(lost.path, lost.what) for lost in process.state.news()] == [
         ("module.reading", "an iterator over a DataLoader that was made during training")

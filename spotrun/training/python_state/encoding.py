@@ -23,7 +23,7 @@ from spotrun.training.python_state.arrays import bytes_of, content_of_masked, is
 from spotrun.training.python_state.baseline import LATE, Baseline, Change
 from spotrun.training.python_state.copies import Copies, content_of
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, MAPPINGS, SEQUENCES, Node, Walk
-from spotrun.training.python_state.kept_iterator import KeptIterator
+from spotrun.training.python_state.kept_iterator import KeptIterator, options_of
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import Encoded, NotPlain, encode, is_scalar, name_of
 
@@ -195,7 +195,10 @@ class Encoder:
         return UntrackedChange(node.path, f"an array of {array.nbytes} bytes") if self._left_bytes < 0 else None
 
     def _lost_iterator(self, node: Node) -> UntrackedChange | None:
-        if self._baseline.path_of(node.value.loader) is not None:
+        loader = node.value.loader
+        if self._baseline.path_of(loader) is not None:
+            return None
+        if options_of(loader) is not None and self._baseline.path_of(loader.dataset) is not None:
             return None
         return UntrackedChange(node.path, "an iterator over a DataLoader that was made during training")
 
@@ -244,7 +247,7 @@ class Encoder:
             case "asked":
                 return self._states[id(value)]
             case "iterator":
-                return (self._value(value.loader), value.key, value.number)
+                return (self._loader(value.loader), value.key, value.number)
             case "deque":
                 return (value.maxlen, self._items(node.parts))
             case "defaultdict":
@@ -252,6 +255,11 @@ class Encoder:
             case "namedtuple":
                 return (self._script.class_name(type(value)), self._items(node.parts), self._path_of(type(value)))
         return self._items(node.parts)
+
+    def _loader(self, loader: Any) -> Encoded:
+        if self._baseline.path_of(loader) is not None:
+            return self._value(loader)
+        return ("loader", self._value(loader.dataset), options_of(loader))
 
     def _is_findable(self, cls: type) -> bool:
         """Return True if a restore finds this class of the script: by its name, or where the script keeps it."""

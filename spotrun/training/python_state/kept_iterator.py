@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, default_collate
+
 
 class KeptIterator(Iterator[Any]):
     """
@@ -34,3 +36,19 @@ class KeptIterator(Iterator[Any]):
     def move(self, loader: Any, key: int, number: int) -> None:
         """Continue at this place of a pass, whatever was read before."""
         self.loader, self.key, self.number, self._batches = loader, key, number, None
+
+
+def options_of(loader: Any) -> dict[str, Any] | None:
+    """
+    Return the arguments that make a loader like this one over the same dataset, if they are plain: no functions, no
+    generator and no sampler of the script. None for any other loader.
+    """
+    if type(loader) is not DataLoader or type(loader.batch_sampler) is not BatchSampler:
+        return None
+    sampler: Any = loader.sampler
+    drawn = type(sampler) is RandomSampler and (sampler.replacement, len(sampler)) == (False, len(sampler.data_source))
+    usual = loader.collate_fn is default_collate and loader.worker_init_fn is None and loader.generator is None
+    if not usual or not (drawn or type(sampler) is SequentialSampler) or sampler.data_source is not loader.dataset:
+        return None
+    plain = {name: getattr(loader, name) for name in ("batch_size", "drop_last", "num_workers", "pin_memory")}
+    return {**plain, "shuffle": drawn}

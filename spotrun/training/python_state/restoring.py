@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from spotrun.checkpoint.plain_kinds import WHOLE_BITS_MAX
 from spotrun.checkpoint.slots import has_attributes, set_attributes
@@ -187,12 +188,17 @@ class Restorer:
             case "object":
                 return self._instance(content)
             case "iterator":
-                return KeptIterator(self._value(content[0]), *content[1:])
+                return KeptIterator(self._loader(content[0]), *content[1:])
             case "copy":
                 return self._copy(content)
         if kind not in _CONTAINERS:
             raise _Missing
         return _CONTAINERS[kind]()
+
+    def _loader(self, encoded: Any) -> Any:
+        """Return the loader of an iterator. If it was made during training, make one like it, over the same dataset."""
+        kind, *content = encoded
+        return DataLoader(self._value(content[0]), **content[1]) if kind == "loader" else self._value(encoded)
 
     def _instance(self, content: dict[str, Any]) -> Any:
         cls = self._class(content["class"], content.get("at"))
@@ -271,7 +277,7 @@ class Restorer:
             case "asked":
                 return content[1]
             case "iterator":
-                return (self._value(content[0]), *content[1:])
+                return (self._loader(content[0]), *content[1:])
             case "deque" | "defaultdict":
                 return self._items(content[1])
         return self._items(content)
