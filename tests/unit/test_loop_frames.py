@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dis
+import sys
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from spotrun.loop.frames import clock_readings, read_after, rebound_in
+from spotrun.loop.frames import _needed, clock_readings, read_after, rebound_in
 
 
 def counter(batches: Iterable[Any]) -> None:
@@ -149,3 +152,16 @@ def test_clock_readings_are_known_by_the_function_called() -> None:
     names = {name: globals().get(name) for name in timed.__code__.co_names}
     assert clock_readings(timed.__code__, names) == {"began", "last", "now", "day"}
     assert clock_readings(timed.__code__, names | {"time": counter, "datetime": "a text"}) == frozenset()
+
+
+def test_data_that_nothing_reads_any_more_is_no_state() -> None:
+    """An earlier loop has left it, which a resumed process does not repeat."""
+
+    def script() -> set[str]:
+        _left, kept, trainer = {"x": [1.0, torch.zeros(2)]}, [3], SimpleNamespace(steps=1)
+        train = trainer.__repr__
+        found = set(_needed(sys._getframe()))
+        print(kept, train())
+        return found
+
+    assert script() == {"kept", "trainer", "train"}
