@@ -41,8 +41,14 @@ UID = "0123456789"
 URI = f"{STORE}/r-{UID}"
 CONFIG = GcpConfig(regions=("us-central1",), instance_types=("g2-standard-4",), image=DEEP_LEARNING_IMAGE)
 NAMED = replace(CONFIG, image=f"projects/{IMAGES[0].project}/global/images/{IMAGES[0].name}")
-BY_PEOPLE = {"compute.instances.getSerialPortOutput": "gcloud compute instances get-serial-port-output"}
-"""Rights that no call of spotrun's needs, and what a person does with each if an instance never gets to its agent."""
+BY_PEOPLE = {
+    "compute.instances.getSerialPortOutput": "gcloud compute instances get-serial-port-output",
+    "serviceusage.services.use": "gcloud auth application-default set-quota-project",
+}
+"""
+Rights that no call of spotrun's needs by itself, and what a person does with each: if an instance never gets to its
+agent; and to name this project as the quota project of a login.
+"""
 
 
 class Needed:
