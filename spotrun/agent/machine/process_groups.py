@@ -91,8 +91,13 @@ def signal_all(leader: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
     for pid in others:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+        signal_one(pid, number)
+
+
+def signal_one(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process. Do nothing if the process is gone, or if another user owns it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
 
 
 def remember(path: Path, group: ProcessMark) -> None:
@@ -127,8 +132,7 @@ def end_each(find: Callable[[], list[int]]) -> list[int]:
     give_up_at = time.monotonic() + GONE_WITHIN_S
     while found := find():
         for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            signal_one(pid, signal.SIGKILL)
         if time.monotonic() > give_up_at:
             break
         time.sleep(_PAUSE_S)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spotrun import proc
+from spotrun.agent.machine import process_groups
 
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
 CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
@@ -103,9 +104,9 @@ class Termination:
         self._leader = leader
         self._targets = targets_of(leader, _tree(leader))
         for pid in self._targets.stopped:
-            _send(pid, signal.SIGSTOP)
+            process_groups.signal_one(pid, signal.SIGSTOP)
         for pid in self._targets.terminated:
-            _send(pid, signal.SIGTERM)
+            process_groups.signal_one(pid, signal.SIGTERM)
         self._statuses: dict[int, int] = {}
 
     @property
@@ -170,8 +171,3 @@ def _exit_status(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").split()[-1])
     return 1 << 8
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)

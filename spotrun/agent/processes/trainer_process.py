@@ -379,7 +379,7 @@ def abort_ranks(first: int, others: Mapping[int, int], note: Callable[[str], Non
     """
     launchers = {found.parent for pid in others.values() if (found := proc.stat(pid)) is not None}
     for launcher in launchers:
-        _kill(launcher, signal.SIGSTOP)
+        process_groups.signal_one(launcher, signal.SIGSTOP)
     for rank, pid in sorted(others.items()):
         note(f"stacks of rank {rank} (process {pid}):")
         _abort(pid)
@@ -387,18 +387,13 @@ def abort_ranks(first: int, others: Mapping[int, int], note: Callable[[str], Non
         note(f"stacks of rank 0 (process {first}):")
     _abort(first)
     for launcher in launchers:
-        _kill(launcher, signal.SIGCONT)
+        process_groups.signal_one(launcher, signal.SIGCONT)
 
 
 def _abort(pid: int) -> None:
     """Let the process print its stacks, and wait until it has ended, but not for long."""
-    _kill(pid, signal.SIGABRT)
-    _kill(pid, signal.SIGCONT)
+    process_groups.signal_one(pid, signal.SIGABRT)
+    process_groups.signal_one(pid, signal.SIGCONT)
     until = time.monotonic() + STACKS_WITHIN_S
     while (found := proc.stat(pid)) is not None and not found.ended and time.monotonic() < until:
         time.sleep(LOOK_S)
-
-
-def _kill(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
