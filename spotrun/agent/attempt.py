@@ -88,7 +88,7 @@ class AttemptRun:
             world=None if place is None else place.gang.world,
             others=None
             if place is None
-            else OthersState(context, place.others, lambda: self._trainers.current.exited is None),
+            else OthersState(context, self._pieces, place.others, lambda: self._trainers.current.exited is None),
         )
         self._saver = Saver(worker, self._trainers.release, self._trainers.spend, CpuPriority())
         self._watch = StateWatch(context, self._files)

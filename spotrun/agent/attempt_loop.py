@@ -37,7 +37,6 @@ from spotrun.agent.inbox import (
     SaveRefused,
     SaveTorn,
     StateFrozen,
-    StateSpread,
     Stranger,
     TrainerMessage,
 )
@@ -178,9 +177,6 @@ class AttemptLoop:
             case SaveGivenUp(reason=reason):
                 self._saver.settled()
                 self._start.trainee.given_up(reason)
-            case StateSpread(reason=reason):
-                self._saver.settled()
-                self._ending.failed(Cause.USER_ERROR, reason)
             case MemberUnheard(name=name):
                 self._unheard(name)
             case StateFrozen():

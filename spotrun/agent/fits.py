@@ -108,7 +108,7 @@ def start_at_end(context: AgentContext, image: Image, files: CommitFiles) -> Sta
     """
 
     def put(opened: Sequence[str], attempt: int) -> str:
-        found = FilesOfCommit(context, image.commit, files.known, beside="files-of-end")
+        found = FilesOfCommit(context, image.commit, files.known, coming="files-of-end")
         try:
             found.fetch()
         except SpotrunError as error:

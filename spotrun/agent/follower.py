@@ -21,12 +21,12 @@ from typing import NoReturn
 from spotrun.agent import decisions
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.files.commit_files import StoredFile
+from spotrun.agent.files.commit_files import StateVersions, StoredFile
 from spotrun.agent.files.restore import FilesOfCommit, as_uploaded, restore_state
 from spotrun.agent.files.rules import StateFiles, TrainingFiles
 from spotrun.agent.gang.connectivity import Connectivity, doors_of_others
 from spotrun.agent.gang.rendezvous import Rendezvous
-from spotrun.agent.gang_state import AnswersLead
+from spotrun.agent.gang.state_answers import StateAnswers
 from spotrun.agent.inbox import Exited, LedgerLost, Letter, NoticeHeard, NoticesLost, PowerOff
 from spotrun.agent.machine import process_groups
 from spotrun.agent.processes.trainer import ABORT_GRACE_S, KILL_WITHIN_S, OUTPUT_BYTES
@@ -65,7 +65,7 @@ class Follower:
         self._reach = Connectivity(
             context.clock, doors_of_others(context.recorder.state, attempt, context.assignment.name)
         )
-        self._answers = AnswersLead(context, attempt.number, attempt.names[0])
+        self._answers = StateAnswers(context, attempt.number, attempt.names[0])
         self._journal = AttemptJournal(
             context.recorder,
             context.assignment.launch,
@@ -78,6 +78,7 @@ class Follower:
         self._exited = False
         self._begun = -1
         self._known: Mapping[str, StoredFile] = {}
+        self._of_others: StateVersions | None = None
         self._told_of_files = False
         self._files_seen: frozenset[str] = frozenset()
         self._files_seen_s = context.clock.monotonic()
@@ -137,7 +138,7 @@ class Follower:
             return
         meets = self._place.variables(incarnation, newest.meet) | {WORK: str(self._context.assignment.work)}
         self._context.assignment.training_mark.touch()
-        self._answers.begins(incarnation)
+        self._answers.begins(incarnation, self._of_others)
         self._trainer, self._exited = start_trainer(self._context, incarnation, meets), False
         self._reach.begins()
         self._context.status.change(phase="train")
@@ -145,7 +146,7 @@ class Follower:
     def _put_files(self, number: int | None) -> str:
         """
         Restore the work folder for commit `number`: the files that the user uploaded and, if the commit holds a
-        command's state, the same state as on the lead. If the commit is damaged in the store, return a description of
+        command's state, the state of this member's rank. If the commit is damaged in the store, return a description of
         the damage; otherwise return "".
 
         Raises:
@@ -154,13 +155,16 @@ class Follower:
         """
         process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)
         commit = None if number is None else self._context.recorder.state.commit(number)
+        self._of_others = None
         if commit is None or commit.event.has_image:
             as_uploaded(self._context, self._number)
             return ""
         as_uploaded(self._context, self._number, stays=StateFiles(self._context).covers)
         try:
             with reasons():
-                self._known = restore_state(self._context, commit, self._known, self._number)
+                self._known, self._of_others = restore_state(
+                    self._context, commit, self._known, self._number, self._place.at
+                )
         except NothingToResumeFrom as reason:
             if reason.is_damage:
                 return reason.detail

@@ -1,72 +1,61 @@
 """
-Compares the state of a gang's command on all members before the lead's files become a checkpoint.
+Joins the state files of all members of a gang that runs a command, before they become a checkpoint.
 
-A checkpoint includes only the lead's files, and after a resume every member starts from these files. Another member may
-have written a file that the lead does not have, or that differs from the lead's file of that name. Then the checkpoint
-would lack a part of the training, so the lead makes no checkpoint until the difference is gone.
+Usually only the lead writes files, or all members write the same. A training that shards its state writes different
+files on each member. A checkpoint of these files must be of one moment: no member may have saved the next step already.
+So the lead asks the other members three times, in its status object, and each member answers in its own:
 
-Before each checkpoint, the lead asks the other members whether they have such files. The question is in the lead's
-status object, and each member's answer is in the member's own.
+1. to compare their files with the lead's. If all have the same, the checkpoint consists of the lead's files.
+2. to store the files that differ, once nothing has changed on any member for a while.
+3. to confirm that they are still as they were stored. In between, the lead checks that its own files are unchanged. So
+   there was a moment at which the files on all members were those of the checkpoint.
 """
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.decisions import is_fenced
-from spotrun.agent.files.content_store import stand_behind
-from spotrun.agent.files.quiescence import REST_MIN_S, REST_S, writer_of
+from spotrun.agent.files.commit_files import StateOfMember, StateRefused
+from spotrun.agent.files.content_store import ContentStore
+from spotrun.agent.files.quiescence import REST_MIN_S, REST_S
 from spotrun.agent.files.rules import StateFiles
 from spotrun.agent.gang.gang_decisions import SILENT_MIN_S, SILENT_S
+from spotrun.agent.gang.state_answers import READS_WITHIN_S, pause_s
 from spotrun.agent.snapshots.frozen import Frozen
 from spotrun.agent.snapshots.snapshot import Snapshot
-from spotrun.checkpoint import fetching
 from spotrun.checkpoint.outputs import listing_at
 from spotrun.checkpoint.upload import Abandoned, UploadControl
-from spotrun.errors import CheckpointDamaged, StoreError
-from spotrun.folder.state_files import by_inode
-from spotrun.folder.status_objects import AgentStatus, StateAnswer, StateAsked, agent_key, read_status
-from spotrun.folder.stored_files import Listing, OutputFile, Piece
-from spotrun.folder.work_files import FileVersion, LinkTo, Stamp, Survey
+from spotrun.folder.status_objects import (
+    AgentStatus,
+    StateAnswer,
+    StateAsked,
+    StateStep,
+    agent_key,
+    read_status,
+)
 from spotrun.run.events import CommittedFiles
 from spotrun.run.gang import MemberName
 from spotrun.units import count_of
 
-LOOKS_EVERY_S = 2.0
-"""Seconds of run time between two reads of another member's status."""
-LOOKS_EVERY_MIN_S = 0.2
-"""Minimum seconds of system time between two reads."""
 RESTS = 3
 """
-Maximum time for which the lead waits, with an unchanged state, for a file that another member has and the lead lacks.
-After this time the checkpoint is refused. The unit is the time after which an unchanged state counts as at rest
-(quiescence.py).
+Time for which nothing must change on any member before files of other members are stored. The unit is the time after
+which an unchanged state counts as at rest (quiescence.py). It is longer than for a single machine's state, because the
+members write their files at different times and speeds.
 """
 RESTS_MAX = 120
 """
-Maximum time for which the lead waits while its state, or the other member's file, keeps changing. After this time the
-checkpoint is refused in any case. The time has the same unit as RESTS.
+Maximum time for which the lead waits while another member's files keep changing. After this time the checkpoint is
+given up. The time has the same unit as RESTS.
 """
-READS_WITHIN_S = 10.0
-"""
-Maximum seconds of system time for which a member retries to read the list of the lead's files. If that fails, the
-member tries again later: the lead's question stays in the lead's status until it is answered.
-"""
-NAMED_MAX = 5
-"""Maximum number of paths in a member's answer to the lead."""
-PATH_MAX = 300
-"""Maximum length of a path in a member's answer to the lead, in characters."""
-
-
-class StateUnlike(Exception):
-    """No checkpoint of the state can be made, because another member has state files that the lead lacks."""
 
 
 class MemberSilent(Exception):
@@ -83,7 +72,8 @@ class Verdict(Enum):
     COMMIT = auto()
     WAIT = auto()
     TAKE_ANOTHER = auto()
-    REFUSE = auto()
+    STORE = auto()
+    GIVE_UP = auto()
 
 
 class MemberAnswer(NamedTuple):
@@ -104,13 +94,11 @@ class Asking(NamedTuple):
     """
     The situation of a lead that has copied its state and asked the other members to compare their files with the copy.
 
-    The lead asked `asked_s` seconds ago, and its state has not changed for `rested_s` seconds. `renewed` is True if a
-    member named a file that has since changed on the lead too; the copy is then out of date. `ended` is True if the
-    lead's command has ended. `final` is True if the copy was made after the command had ended.
+    The lead asked `asked_s` seconds ago. `renewed` is True if the lead's state has changed since the copy. `ended` is
+    True if the lead's command has ended. `final` is True if the copy was made after the command had ended.
     """
 
     asked_s: float
-    rested_s: float
     renewed: bool = False
     ended: bool = False
     final: bool = False
@@ -120,9 +108,9 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
     """
     Decide from the other members' answers what the lead does with a copy of its state.
 
-    The members write their files at different times and speeds. So if another member has a file that the lead lacks,
-    the lead first waits, because its own command may still write the same file. The copy is refused only when the other
-    member's file is at rest, and the lead's state has been at rest without that file for a while.
+    The members write their files at different times and speeds. So if another member has files that the lead lacks, the
+    lead first waits, because its own command may still write the same files, or the other member may soon remove them.
+    The other members' files are stored only when nothing has changed on any member for a while.
 
     If a member's command has failed, the member may never write some of the files in the lead's copy. So the copy is
     dropped, and the lead makes a new copy of its current files.
@@ -133,73 +121,119 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
     if not open_ones:
         return Verdict.COMMIT
     if not asking.final:
-        out_of_date = asking.renewed or (asking.ended and (waited or unlike))
+        out_of_date = (asking.renewed and unlike) or (asking.ended and (waited or unlike))
         if out_of_date or any(each.failed for each in open_ones):
             return Verdict.TAKE_ANOTHER
-    if not unlike:
-        return Verdict.WAIT
-    both_rest = asking.rested_s >= RESTS * rest_s and any(answer.rests for answer in unlike)
-    return Verdict.REFUSE if both_rest or asking.asked_s >= RESTS_MAX * rest_s else Verdict.WAIT
+    if waited and len(unlike) == len(open_ones) and all(answer.rests for answer in unlike):
+        return Verdict.STORE
+    return Verdict.GIVE_UP if unlike and asking.asked_s >= RESTS_MAX * rest_s else Verdict.WAIT
 
 
 class OthersState:
     """
-    Compares the lead's state with the other members' states before a checkpoint is saved. `runs` returns True while the
-    lead's command runs.
+    Finds and joins the state files that the other members of the gang have, before a checkpoint is saved. `runs`
+    returns True while the lead's command runs.
     """
 
-    def __init__(self, context: AgentContext, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
+    def __init__(
+        self, context: AgentContext, pieces: ContentStore, others: Sequence[MemberName], runs: Callable[[], bool]
+    ) -> None:
         self._context = context
+        self._pieces = pieces
         self._others = others
         self._runs = runs
         self._state = StateFiles(context)
 
-    def compare(self, snapshot: Snapshot, files: CommittedFiles, frozen: Frozen, control: UploadControl) -> None:
+    def join(
+        self, snapshot: Snapshot, files: CommittedFiles, frozen: Frozen, control: UploadControl
+    ) -> list[StateOfMember]:
         """
-        Wait until each other member has answered that all its state files are in `files`, the list of this snapshot.
+        Return the files that the other members have stored for this snapshot, because the lead's list, `files`, lacks
+        them. The result is empty if the other members have no such files.
 
         Raises:
-            StateUnlike: a member has a state file that the lead lacks, and the lead's state no longer changes.
+            StateRefused: a member must not store one of its files, or its files never stop changing.
             Abandoned: this copy is out of date, or no longer needed.
             MemberSilent: a member does not answer.
+            StoreError: the list of a member's files cannot be read.
         """
+        attempt, final = snapshot.attempt, snapshot.taken.final
+        while True:
+            asked = StateAsked(
+                attempt=attempt,
+                incarnation=snapshot.incarnation,
+                word=secrets.token_hex(8),
+                key=files.key,
+                blake3=files.blake3,
+            )
+            if self._compared(asked, frozen, control, final=final) is Verdict.COMMIT:
+                return []
+            joined = self._stored(asked, control, final=final)
+            if not final and self._state.survey().first_change(frozen.survey) is not None:
+                raise Abandoned
+            if self._confirmed(asked, control, final=final):
+                return joined
+
+    def _compared(self, asked: StateAsked, frozen: Frozen, control: UploadControl, *, final: bool) -> Verdict:
+        """Ask the members to compare their files with the lead's, until all have the same, or have to store theirs."""
         clock = self._context.clock
         rest_s = max(REST_S, REST_MIN_S * clock.scale)
-        began_s = changed_s = clock.monotonic()
-        before = frozen.survey
-        attempt, final = snapshot.attempt, snapshot.taken.final
-        asked = StateAsked(
-            attempt=attempt,
-            incarnation=snapshot.incarnation,
-            word=secrets.token_hex(8),
-            key=files.key,
-            blake3=files.blake3,
-        )
-        for heard in self._heard(asked, final=final):
-            if control.cancelled or is_fenced(self._context.recorder.state, attempt):
-                raise Abandoned
-            now, now_s = self._state.survey(), clock.monotonic()
-            if now.first_change(before) is not None:
-                before, changed_s = now, now_s
-            named = [path for each in heard.values() if each.answer is not None for path in each.answer.unlike]
-            renewed = any(now.at(path) != frozen.survey.at(path) for path in named)
-            asking = Asking(now_s - began_s, now_s - changed_s, renewed, ended=not self._runs(), final=final)
-            match verdict(heard.values(), asking, rest_s):
-                case Verdict.COMMIT:
-                    return
+        began_s = clock.monotonic()
+        for heard in self._heard(asked, control, final=final):
+            renewed = self._state.survey().first_change(frozen.survey) is not None
+            asking = Asking(clock.monotonic() - began_s, renewed, ended=not self._runs(), final=final)
+            match decided := verdict(heard.values(), asking, rest_s):
+                case Verdict.COMMIT | Verdict.STORE:
+                    return decided
                 case Verdict.TAKE_ANOTHER:
                     raise Abandoned
-                case Verdict.REFUSE:
-                    raise StateUnlike(self._told(heard, frozen))
+                case Verdict.GIVE_UP:
+                    raise StateRefused(_restless(heard))
                 case Verdict.WAIT:
                     pass
+        raise AssertionError("the answers never end")
 
-    def _heard(self, asked: StateAsked, *, final: bool) -> Iterator[Mapping[MemberName, MemberAnswer]]:
+    def _stored(self, asked: StateAsked, control: UploadControl, *, final: bool) -> list[StateOfMember]:
+        """Have the members store their files, and read their lists."""
+        for heard in self._heard(replace(asked, step=StateStep.STORE), control, final=final):
+            for name, (answer, failed) in heard.items():
+                if answer is not None and answer.refused:
+                    raise StateRefused(f"{answer.refused} (on {name})")
+                if failed and not final:
+                    raise Abandoned
+            if all(each.answer is not None and (each.agrees or each.answer.stored) for each in heard.values()):
+                return [
+                    self._read(rank, each.answer)
+                    for rank, each in enumerate(heard.values(), 1)
+                    if each.answer is not None and each.answer.stored is not None
+                ]
+        raise AssertionError("the answers never end")
+
+    def _read(self, rank: int, answer: StateAnswer) -> StateOfMember:
+        stored = answer.stored
+        assert stored is not None
+        listing = listing_at(self._context.store, stored.key, stored.blake3, READS_WITHIN_S)
+        self._pieces.sent_by_member(stored.key, listing)
+        return StateOfMember(rank, listing, stored)
+
+    def _confirmed(self, asked: StateAsked, control: UploadControl, *, final: bool) -> bool:
+        """Return True if no member's files have changed since they were stored."""
+        for heard in self._heard(replace(asked, step=StateStep.CONFIRM), control, final=final):
+            answers = [each.answer for each in heard.values()]
+            if any(each.failed for each in heard.values()) and not final:
+                raise Abandoned
+            if None not in answers:
+                return all(answer is not None and answer.rests for answer in answers)
+        raise AssertionError("the answers never end")
+
+    def _heard(
+        self, asked: StateAsked, control: UploadControl, *, final: bool
+    ) -> Iterator[Mapping[MemberName, MemberAnswer]]:
         """
-        Ask the other members to compare their files, and read their status objects repeatedly. After each round, yield
-        all answers so far.
+        Ask the other members, and read their status objects repeatedly. After each round, yield all answers so far.
 
         Raises:
+            Abandoned: the checkpoint is no longer needed.
             MemberSilent: a member has not answered, and either its status no longer changes or its trainer has failed.
         """
         clock, status = self._context.clock, self._context.status
@@ -209,6 +243,8 @@ class OthersState:
         self._context.heartbeat.beat_now()
         try:
             while True:
+                if control.cancelled or is_fenced(self._context.recorder.state, asked.attempt):
+                    raise Abandoned
                 heard: dict[MemberName, MemberAnswer] = {}
                 for name in self._others:
                     found = read_status(self._context.store, agent_key(name.launch, name.member), AgentStatus)
@@ -223,18 +259,16 @@ class OthersState:
         finally:
             status.facts["state_asked"] = None
 
-    def _told(self, heard: Mapping[MemberName, MemberAnswer], frozen: Frozen) -> str:
-        answers = ((name, each.answer) for name, each in heard.items() if not each.agrees)
-        name, answer = next((name, answer) for name, answer in answers if answer is not None)
-        path = answer.unlike[0]
-        there = frozen.survey.at(path) is not None
-        others = f" and {count_of(answer.count - 1, 'other file')}" if answer.count > 1 else ""
-        lead = "a different file with that name" if there else "no such file"
-        return (
-            f"{name} has written {path}{others} into the state, and the lead of the gang has {lead}: a checkpoint has "
-            "only the lead's files; try: let rank 0 write all state files, because each member starts from the lead's; "
-            f'or exclude this file from the state: train: {{state: […, "!{path}"]}}'
-        )
+
+def _restless(heard: Mapping[MemberName, MemberAnswer]) -> str:
+    unlike = [(name, each.answer) for name, each in heard.items() if each.answer is not None and not each.agrees]
+    name, answer = min(unlike, key=lambda each: each[1].rests)
+    path = answer.unlike[0]
+    others = f" and {count_of(answer.count - 1, 'other file')}" if answer.count > 1 else ""
+    return (
+        f"{path}{others} on {name} never stopped changing; try: close files between saves, or exclude this file from "
+        f'the state: train: {{state: […, "!{path}"]}}'
+    )
 
 
 def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
@@ -250,126 +284,5 @@ def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
         and (trainer.attempt, trainer.incarnation) == (asked.attempt, asked.incarnation)
         and bool(trainer.exit_code)
     )
-    return MemberAnswer(answer if answer is not None and answer.word == asked.word else None, failed)
-
-
-class StateAtStart(NamedTuple):
-    """The state files with which trainer `incarnation`, the newest trainer of this member, started."""
-
-    incarnation: int
-    survey: Survey
-
-
-class AnswersLead:
-    """
-    A thread on each member except the lead. It answers the lead's questions about the files that this member's trainer
-    has written.
-    """
-
-    def __init__(self, context: AgentContext, attempt: int, lead: MemberName) -> None:
-        self._context = context
-        self._attempt = attempt
-        self._key = agent_key(lead.launch, lead.member)
-        self._begun: StateAtStart | None = None
-        self._listings: dict[str, Listing] = {}
-        self._compared: dict[str, tuple[Stamp, tuple[Piece, ...], bool]] = {}
-        self._unlike: Mapping[str, FileVersion | LinkTo] = {}
-        self._changed_s = 0.0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._stop.set()
-        self.rest()
-        self._context.status.facts["state_answer"] = None
-
-    def begins(self, incarnation: int) -> None:
-        """
-        Record the state files with which trainer `incarnation` is about to start; the lead's trainer starts with the
-        same files. From now on, only files that differ from these count as written by the trainer.
-        """
-        self._begun = StateAtStart(incarnation, self._survey())
-
-    def rest(self) -> None:
-        """Answer no questions until `begins` is called."""
-        self._begun = None
-
-    def _work(self) -> None:
-        stand_behind()
-        while not self._stop.wait(pause_s(self._context.clock.scale)):
-            status = read_status(self._context.store, self._key, AgentStatus)
-            asked = None if status is None else status.state_asked
-            begun = self._begun
-            if (
-                asked is None
-                or begun is None
-                or (asked.attempt, asked.incarnation) != (self._attempt, begun.incarnation)
-            ):
-                continue
-            with contextlib.suppress(StoreError, CheckpointDamaged):
-                self._answer(asked, begun)
-
-    def _answer(self, asked: StateAsked, begun: StateAtStart) -> None:
-        unlike = self._unlike_listed(self._listing(asked), begun.survey)
-        shown = tuple(path[:PATH_MAX] for path in sorted(unlike)[:NAMED_MAX])
-        rests = bool(unlike) and self._rest(unlike)
-        answer = StateAnswer(word=asked.word, unlike=shown, count=len(unlike), rests=rests)
-        facts = self._context.status.facts
-        if facts.get("state_answer") != answer and self._begun is begun:
-            facts["state_answer"] = answer
-            self._context.heartbeat.beat_now()
-
-    def _listing(self, asked: StateAsked) -> Listing:
-        """
-        Read the list of the lead's files from the store, by the key in the question. The list is not in the ledger yet;
-        the lead enters it there only if all members agree.
-        """
-        if asked.key not in self._listings:
-            self._listings = {asked.key: listing_at(self._context.store, asked.key, asked.blake3, READS_WITHIN_S)}
-        return self._listings[asked.key]
-
-    def _rest(self, unlike: Mapping[str, FileVersion | LinkTo]) -> bool:
-        """
-        Return True if the files in `unlike` are at rest: they have not changed for a while (REST_S), and no process has
-        one of them open for writing.
-        """
-        now_s = time.monotonic()
-        if unlike != self._unlike:
-            self._unlike, self._changed_s = unlike, now_s
-        files = {path: seen for path, seen in unlike.items() if isinstance(seen, FileVersion)}
-        work, scale = self._context.assignment.work, self._context.clock.scale
-        return now_s - self._changed_s >= max(REST_S / scale, REST_MIN_S) and not writer_of(by_inode(work, files))
-
-    def _unlike_listed(self, listing: Listing, before: Survey) -> Mapping[str, FileVersion | LinkTo]:
-        """
-        Return the state files that the trainer has written, and that `listing` lacks or lists with other content.
-        """
-        now = self._survey()
-        files = {file.path: file for file in listing.files}
-        links = {link.path: LinkTo(link.target) for link in listing.links}
-        written = {path: seen for path, seen in now.files.items() if before.files.get(path) != seen}
-        linked = {path: to for path, to in now.links.items() if to not in (before.links.get(path), links.get(path))}
-        unlike = {path: seen for path, seen in written.items() if not self._fits(path, seen.stamp, files.get(path))}
-        return {**unlike, **linked}
-
-    def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
-        """
-        Return True if the file at `path` has the content that the lead's list gives for it. The file is not read again
-        if neither it nor its entry in the list has changed since the last comparison.
-        """
-        if listed is None or listed.size_bytes != stamp.size_bytes:
-            return False
-        known = self._compared.get(path)
-        if known is None or known[:2] != (stamp, listed.pieces):
-            known = self._compared[path] = stamp, listed.pieces, fetching.is_at(self._context.assignment.work, listed)
-        return known[2]
-
-    def _survey(self) -> Survey:
-        return StateFiles(self._context).survey()
-
-
-def pause_s(scale: float) -> float:
-    return max(LOOKS_EVERY_MIN_S, LOOKS_EVERY_S / scale)
+    fits = answer is not None and (answer.word, answer.step) == (asked.word, asked.step)
+    return MemberAnswer(answer if fits else None, failed)

@@ -140,17 +140,9 @@ class SaveTorn:
 @dataclass(frozen=True)
 class SaveGivenUp:
     """
-    A command's state contains something that must not be stored, for example a secret. Every further try will
-    fail until the state changes.
+    A command's state contains something that must not be stored, for example a secret, or never stops changing. Every
+    further try will fail until the state changes.
     """
-
-    sequence: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class StateSpread:
-    """Another member of the gang has written state files that the lead lacks."""
 
     sequence: int
     reason: str
@@ -224,7 +216,6 @@ Letter = (
     | SaveFailed
     | SaveTorn
     | SaveGivenUp
-    | StateSpread
     | MemberUnheard
     | StateFrozen
     | SaveRefused

@@ -162,7 +162,7 @@ def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choi
         while True:
             commit = candidates.pop(0)
             try:
-                files.begin(attempt, restore_state(context, commit, files.known, attempt))
+                files.begin(attempt, *restore_state(context, commit, files.known, attempt))
                 return StateFound(commit, tuple(skipped))
             except CheckpointDamaged as damage:
                 if not candidates:

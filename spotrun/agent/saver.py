@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from spotrun.agent.files.commit_files import CommitFiles, FilesTorn, StateRefused, StoredFiles
-from spotrun.agent.gang_state import MemberSilent, OthersState, StateUnlike
+from spotrun.agent.gang_state import MemberSilent, OthersState
 from spotrun.agent.inbox import (
     CommonPartSent,
     Inbox,
@@ -27,7 +27,6 @@ from spotrun.agent.inbox import (
     SaveGivenUp,
     SaveRefused,
     SaveTorn,
-    StateSpread,
 )
 from spotrun.agent.machine.cpu_priority import CpuPriority
 from spotrun.agent.recorder import Recorder, unless
@@ -286,16 +285,13 @@ class Worker:
             with self._files.stored(snapshot.frozen, control, final=snapshot.taken.final) as files:
                 sent = self._upload(snapshot, prefix, control)
                 self._tries = 0
-                self._compare_others(snapshot, files, control)
+                files = self._joined(snapshot, files, control)
                 self._commit(snapshot, prefix, sent, files, began_s)
         except FilesTorn as torn:
             self._inbox.put(SaveTorn(snapshot.sequence, torn.paths))
             return
         except StateRefused as refused:
             self._inbox.put(SaveGivenUp(snapshot.sequence, str(refused)))
-            return
-        except StateUnlike as unlike:
-            self._inbox.put(StateSpread(snapshot.sequence, str(unlike)))
             return
         except Abandoned:
             discard(self._store, prefix)
@@ -316,12 +312,11 @@ class Worker:
             self._status.change(upload=None)
         self._retire(snapshot.attempt, resume_source)
 
-    def _compare_others(self, snapshot: Snapshot, files: StoredFiles | None, control: UploadControl) -> None:
-        """
-        Compare the lead's state with the other members' states. Raise the same errors as `OthersState.compare`.
-        """
-        if self._others is not None and snapshot.state is not None and files is not None:
-            self._others.compare(snapshot, files.name, snapshot.state, control)
+    def _joined(self, snapshot: Snapshot, files: StoredFiles | None, control: UploadControl) -> StoredFiles | None:
+        """Return `files` with the state files of the gang's other members. Raise the errors of `OthersState.join`."""
+        if self._others is None or snapshot.state is None or files is None:
+            return files
+        return self._files.joined(files, self._others.join(snapshot, files.name, snapshot.state, control))
 
     def _upload(self, snapshot: Snapshot, prefix: str, control: UploadControl) -> _Sent:
         if snapshot.arena is None:

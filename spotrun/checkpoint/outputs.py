@@ -51,7 +51,7 @@ def verify_files(store: Store, commit: Commit) -> None:
     """
     if commit.outputs is None:
         return
-    pieces = {piece.key: piece for file in read_listing(store, commit.outputs).files for piece in file.pieces}
+    pieces = {piece.key: piece for file in read_listing(store, commit.outputs).files_of_all for piece in file.pieces}
     for key, piece in pieces.items():
         read_verified(store, key, piece.blake3, piece.size_bytes, lambda at, data: None, RETRY_FOR_S)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
@@ -34,11 +35,22 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     damaged: bool = False
 
 
+class StateStep(StrEnum):
+    """A step of the questions that a gang's lead asks the other members before a checkpoint of a command's state."""
+
+    COMPARE = "compare"
+    """Compare the state files that you have written with the lead's."""
+    STORE = "store"
+    """Store those that the lead does not have in the same way."""
+    CONFIRM = "confirm"
+    """Check that your state files are still as you have stored them."""
+
+
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A question of a gang's lead to the other members, before the lead stores its state files: do your state files differ
-    from mine? The object at `key` lists the lead's files. The question is about the state of one `incarnation` of the
-    trainers. `word` identifies the question.
+    A question of a gang's lead to the other members, before a checkpoint of a command's state. The object at `key`
+    lists the lead's files. The question is about the state of one `incarnation` of the trainers. `word` identifies the
+    checkpoint, and is the same for all steps.
     """
 
     attempt: Count
@@ -46,19 +58,37 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     word: str
     key: str
     blake3: str
+    step: StateStep = StateStep.COMPARE
+
+
+class StateStored(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The state files that a member has stored. The object at `key` lists them. `objects` is the number of objects that
+    had to be written for this, including the list, and `sent_bytes` is their total size.
+    """
+
+    key: str
+    blake3: str
+    objects: Count
+    sent_bytes: Count
 
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A member's answer to the lead's question. `word` is copied from the question. `count` is the number of the member's
-    state files that differ from the lead's list, and `unlike` contains the paths of the first few of them. `rests` is
-    True if no process is writing to the member's state files at this moment.
+    A member's answer to the lead's question. `word` and `step` are copied from the question. `count` is the number of
+    the member's state files that differ from the lead's list, and `unlike` contains the paths of the first few of them.
+    `rests` is True if no process is writing to these files at this moment; in the answer to CONFIRM, it is True if they
+    are still as they were stored. `stored` is set once the member has stored the files. `refused` is the reason why it
+    must not store one of them.
     """
 
     word: str
     count: Count
+    step: StateStep = StateStep.COMPARE
     unlike: tuple[str, ...] = ()
     rests: bool = False
+    stored: StateStored | None = None
+    refused: str = ""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):

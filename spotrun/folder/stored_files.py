@@ -14,7 +14,7 @@ attempt was replaced, it does not change the pieces of another attempt.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from posixpath import dirname, join, normpath
 from typing import Annotated, NamedTuple
@@ -101,11 +101,27 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reason: str
 
 
+class RankFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The state files and links that the gang member of rank `rank` has written. The lead has rank 0."""
+
+    rank: Count
+    files: tuple[OutputFile, ...]
+    links: tuple[Link, ...] = ()
+
+
+class ListingOfRank(NamedTuple):
+    """The files with which a gang member begins, and for each path the rank of the member that wrote it."""
+
+    listing: Listing
+    writers: Mapping[str, int]
+
+
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
     A list of stored files. `left_out` are files that were not stored, each with the reason, perhaps not all of them.
     `removed` are files that came with the job and that the script has removed. Only lists for a checkpoint or for a
-    command's state have `folders` and `links`.
+    command's state have `folders` and `links`. If a gang runs a command, `files` and `links` are the lead's, and
+    `others` has what the other members have written, unless the lead has the same.
     """
 
     files: tuple[OutputFile, ...]
@@ -113,22 +129,54 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     removed: tuple[str, ...] = ()
     folders: tuple[Folder, ...] = ()
     links: tuple[Link, ...] = ()
+    others: tuple[RankFiles, ...] = ()
     format: int = FORMAT
+
+    @property
+    def _by_rank(self) -> tuple[RankFiles, ...]:
+        return (RankFiles(rank=0, files=self.files, links=self.links), *self.others)
+
+    @property
+    def files_of_all(self) -> tuple[OutputFile, ...]:
+        """The files of all ranks. Files of different ranks may have the same path."""
+        return tuple(file for each in self._by_rank for file in each.files)
 
     def keys(self) -> Mapping[str, int]:
         """Return the keys of the list's pieces, each with the piece's size."""
-        return {piece.key: piece.size_bytes for file in self.files for piece in file.pieces}
+        return {piece.key: piece.size_bytes for file in self.files_of_all for piece in file.pieces}
+
+    def of_rank(self, rank: int) -> ListingOfRank:
+        """
+        Return the files with which the member of rank `rank` begins. These are its own files and the files that only
+        other members have written, because a program may expect all of them in one folder. If several others have
+        written different files with the same path, the one of the lowest rank is used.
+        """
+        files: dict[str, OutputFile] = {}
+        links: dict[str, Link] = {}
+        writers: dict[str, int] = {}
+        for each in sorted(self._by_rank, key=lambda each: (each.rank != rank, each.rank)):
+            files |= {file.path: file for file in each.files if file.path not in writers}
+            links |= {link.path: link for link in each.links if link.path not in writers}
+            writers |= {path: each.rank for path in (*files, *links) if path not in writers}
+        flat = msgspec.structs.replace(self, files=tuple(files.values()), links=tuple(links.values()), others=())
+        return ListingOfRank(flat, writers)
 
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
         """
         The files of the list. Each link to a file is replaced by a copy of the file, because users who fetch files want
-        copies instead of links.
+        copies instead of links. If several members of a gang have written different files with the same path, the path
+        of each file except the first ends in the rank of its member: model.pt, model.pt.rank1.
         """
-        files = {file.path: file for file in self.files}
-        links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
+        files: dict[str, OutputFile] = {}
+        for each in self._by_rank:
+            named = {file.path + (f".rank{each.rank}" if file.path in files else ""): file for file in each.files}
+            files |= {path: msgspec.structs.replace(file, path=path) for path, file in named.items()}
+        whole = self.of_rank(0).listing.links
+        links = {link.path: normpath(join(dirname(link.path), link.target)) for link in whole}
         copies = {path: files[place] for path in links if (place := _end_of(path, links)) in files}
-        return (*self.files, *(msgspec.structs.replace(file, path=path) for path, file in sorted(copies.items())))
+        copied = (msgspec.structs.replace(file, path=path) for path, file in sorted(copies.items()))
+        return (*files.values(), *copied)
 
     def flaw(self) -> str | None:
         """
@@ -137,22 +185,31 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         if self.format != FORMAT:
             return f"its list has format {self.format}; this spotrun reads {FORMAT}"
-        named = [file.path for file in self.files]
-        named += [folder.path for folder in self.folders] + [link.path for link in self.links]
-        if len(named) > 2 * STATE_FILES_MAX or len(set(named)) < len(named):
-            return "its list has too many files, or has the same file twice"
-        for path in (*named, *self.removed):
-            if not is_path_inside(path):
-                return f"its list names {path[:200]!r}, which is not a file inside a folder"
-        for link in self.links:
-            if not leads_inside(link.path, link.target):
-                return f"its list names {link.path[:200]!r}, a link that leads out of the folder"
-        for file in self.files:
-            if not all(_DIGEST.fullmatch(piece.blake3) for piece in file.pieces):
-                return "its list names objects outside of its folder"
-            if sum(piece.size_bytes for piece in file.pieces) != file.size_bytes:
-                return f"the pieces of {file.path[:200]!r} do not add up to its size, {file.size_bytes} B"
+        if len({each.rank for each in self._by_rank}) <= len(self.others):
+            return "its list has a rank twice"
+        for each in self._by_rank:
+            if (flaw := _flaw_of(each, self.folders, self.removed)) is not None:
+                return flaw
         return None
+
+
+def _flaw_of(part: RankFiles, folders: Iterable[Folder], removed: Iterable[str]) -> str | None:
+    named = [file.path for file in part.files] + [link.path for link in part.links]
+    named += [folder.path for folder in folders]
+    if len(named) > 2 * STATE_FILES_MAX or len(set(named)) < len(named):
+        return "its list has too many files, or has the same file twice"
+    for path in (*named, *removed):
+        if not is_path_inside(path):
+            return f"its list names {path[:200]!r}, which is not a file inside a folder"
+    for link in part.links:
+        if not leads_inside(link.path, link.target):
+            return f"its list names {link.path[:200]!r}, a link that leads out of the folder"
+    for file in part.files:
+        if not all(_DIGEST.fullmatch(piece.blake3) for piece in file.pieces):
+            return "its list names objects outside of its folder"
+        if sum(piece.size_bytes for piece in file.pieces) != file.size_bytes:
+            return f"the pieces of {file.path[:200]!r} do not add up to its size, {file.size_bytes} B"
+    return None
 
 
 def _end_of(path: str, links: Mapping[str, str]) -> str:

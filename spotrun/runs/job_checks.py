@@ -31,7 +31,6 @@ from spotrun.errors import (
 from spotrun.folder.travelling import require_script, told, travelling
 from spotrun.secrets.values import require_variables
 from spotrun.spec.model import RunSpec
-from spotrun.spec.spread_state import require_whole_state
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from spotrun.units import format_duration, to_the_cent
@@ -95,10 +94,8 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
     a note rather than raise an error, because those machines may have a newer Python.
 
     Raises:
-        SpecInvalid: the script cannot be compiled, and the training would run with this machine's Python (`here`); or
-            the script divides its state among several instances, so that no checkpoint would have all of it.
+        SpecInvalid: the script cannot be compiled, and the training would run with this machine's Python (`here`).
     """
-    require_whole_state(spec)
     script = spec.train.source(Path(spec.workdir))
     if script is None:
         return None

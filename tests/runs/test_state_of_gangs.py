@@ -52,31 +52,46 @@ def test_torchrun_on_each_member_meets_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_two_ranks_of_torchrun_end_like_two_bare_processes_although_member_1_was_lost(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.pattern(
+    "exact",
+    "commands",
+    of="script",
+    texts={
+        "ddp_state.py": "DDP on several nodes: rank 0 saves in `state`",
+        "sharded_state.py dcp": "FSDP2 on several nodes: DCP saves in a folder of `state`",
+        "sharded_state.py own": "on several nodes each rank saves a file of its own in `state`",
+    },
+)
+@pytest.mark.parametrize(
+    ("script", "lost"),
+    [("ddp_state.py", 1), ("sharded_state.py dcp", 1), ("sharded_state.py dcp", 0), ("sharded_state.py own", 1)],
+)
+def test_two_ranks_of_torchrun_end_like_two_bare_processes_although_a_member_was_lost(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, script: str, lost: int
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     bare, ours, go = sandbox.folder / "bare", sandbox.folder / "ours", sandbox.folder / "go"
     bare.mkdir()
     ours.mkdir()
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(JOBS / "ddp_state.py")]
+    name, *kind = script.split()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(JOBS / name), *kind]
     subprocess.run([*command, str(bare / "ckpt"), str(bare)], check=True, timeout=WITHIN_S)
     job = sandbox.folder / "pair.yaml"
     job.write_text(
         f"name: pair\nworkdir: {JOBS}\nnum_nodes: 2\ncheckpoint: {{every: 30s}}\n"
-        f"train:\n  run: exec {TORCHRUN} ddp_state.py ckpt {ours} {go}\n  state: [ckpt/]\n"
+        f"train:\n  run: exec {TORCHRUN} {script} ckpt {ours} {go}\n  state: [ckpt/]\n"
         "resources: {cloud: local, accelerators: 'V100:1'}\nlocal: {time_scale: 10, boot: 20s}\n"
     )
     launch = sandbox.start("launch", job, "-y")
     eventually(lambda: sandbox.store.exists() and list(sandbox.store.glob("pair-*/ledger/*0.json")), WITHIN_S)
     eventually(lambda: sandbox.state("pair").latest_commit(), WITHIN_S)
-    sandbox.call("chaos", "pair", "--member", "1.1", "--no-notice")
+    sandbox.call("chaos", "pair", "--member", f"1.{lost}", "--no-notice")
     eventually(lambda: len(sandbox.state("pair").attempts) == 2, WITHIN_S)
     go.touch()
     output, _ = launch.communicate(timeout=WITHIN_S)
     assert launch.returncode == 0, output
-    digests = {path.read_text() for folder in (bare, ours) for path in folder.glob("rank-*")}
-    assert len(digests) == 1, "both ranks of both trainings have the same model"
+    of_bare, of_ours = ([(folder / f"rank-{rank}").read_text() for rank in (0, 1)] for folder in (bare, ours))
+    assert of_ours == of_bare
     (attempt,) = sandbox.state("pair").attempts.values()[1:]
     assert [(trainer.commit is not None, trainer.in_place) for trainer in attempt.trainers] == [(True, False)]
 
@@ -204,24 +219,33 @@ def test_all_members_begin_with_the_commit_before_one_whose_files_another_member
     assert "CheckpointDamaged" in exited.detail
 
 
-def test_a_file_of_the_state_that_another_member_alone_has_ends_the_run_with_its_name(gang: Gang) -> None:
-    run = gang(2, "gate 1; mkdir -p out; echo a part > out/part-$SPOTRUN_NODE_RANK; gate end")
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
+def test_each_rank_begins_with_its_own_files_and_those_that_only_other_ranks_have(gang: Gang, victim: int) -> None:
+    """Shards with a name of their own, as DCP writes them, and of one name and size on all members."""
+    writes = "mkdir -p out; echo $SPOTRUN_NODE_RANK$n | tee out/shard > out/part-$SPOTRUN_NODE_RANK; echo wrote $n"
+    run = gang(2, f"grep . /dev/null out/*; for n in 1 2; do gate $n; {writes}; done; gate end")
     nodes = run.run.launch_members(2)
     run.open("1")
-    told = run.refused(*nodes)
-    assert "1.1 has written out/part-1 into the state, and the lead of the gang has no such file" in told
-    assert '"!out/part-1"' in told
-
-
-def test_a_file_of_the_state_that_is_another_one_on_another_member_ends_the_run(gang: Gang) -> None:
-    """Of one name and size: a shard of each rank, which all of them call the same."""
-    run = gang(2, "gate 1; mkdir -p out; echo $SPOTRUN_NODE_RANK > out/shard; gate end")
-    nodes = run.run.launch_members(2)
-    run.open("1")
-    told = run.refused(*nodes)
-    assert (
-        "1.1 has written out/shard into the state, and the lead of the gang has a different file with that name" in told
-    )
+    first = run.saved()
+    assert first.files is not None
+    assert first.files.files == 4
+    run.open("2")
+    eventually(lambda: all("wrote 2" in run.run.log(node) for node in nodes), WITHIN_S)
+    run.taken(nodes.pop(victim))
+    nodes += run.run.launch_members(1)
+    run.run.wait_for(ev.ResumedFrom, 2, within_s=WITHIN_S)
+    eventually(lambda: [run.run.log(node).count("wrote 2") for node in nodes] == [2, 1], WITHIN_S)
+    began = [re.findall(r"^out/(.*)$", run.run.log(node).rpartition("begins")[2], re.MULTILINE) for node in nodes]
+    assert began == [["part-0:01", "part-1:11", f"shard:{rank}1"] for rank in (0, 1)]
+    run.open("end")
+    run.completes(*nodes)
+    last = run.run.seen(ev.CheckpointCommitted)[-1].files
+    assert last is not None
+    listing = listing_at(run.run.store, last.key, last.blake3, 1.0)
+    assert [file.path for file in listing.files] == ["out/part-0", "out/shard"]
+    assert [(part.rank, [file.path for file in part.files]) for part in listing.others] == [
+        (1, ["out/part-1", "out/shard"])
+    ]
 
 
 def test_the_last_checkpoint_is_not_made_without_the_answer_of_a_member_that_freezes(gang: Gang) -> None:

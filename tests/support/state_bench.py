@@ -80,7 +80,7 @@ class StateInstance:
 
     def put_back(self, commit: Commit) -> None:
         attempt = self.run.history.attempt
-        self.files.begin(attempt, restore_state(self.node, commit, self.files.known, attempt))
+        self.files.begin(attempt, *restore_state(self.node, commit, self.files.known, attempt))
         self.watch.stored = self.watch.look().survey
 
     def start(self, command: Sequence[str]) -> None:

@@ -13,10 +13,9 @@ REST_S = 5.0
 LIKE = StateAnswer(word="w", count=0)
 UNLIKE = StateAnswer(word="w", count=1, unlike=("out/part-1",), rests=True)
 CHANGES = StateAnswer(word="w", count=1, unlike=("out/part-1",))
-FRESH = Asking(asked_s=0.0, rested_s=0.0)
-RESTED = Asking(asked_s=RESTS * REST_S, rested_s=RESTS * REST_S)
-BUSY = RESTED._replace(rested_s=0.0)
-LONG = BUSY._replace(asked_s=RESTS_MAX * REST_S)
+FRESH = Asking(asked_s=0.0)
+RESTED = Asking(asked_s=RESTS * REST_S)
+LONG = Asking(asked_s=RESTS_MAX * REST_S)
 
 
 @pytest.mark.parametrize(
@@ -25,18 +24,18 @@ LONG = BUSY._replace(asked_s=RESTS_MAX * REST_S)
         (LIKE, LIKE, FRESH, Verdict.COMMIT),
         (LIKE, None, RESTED, Verdict.WAIT),
         (LIKE, UNLIKE, FRESH, Verdict.WAIT),
-        (LIKE, UNLIKE, RESTED, Verdict.REFUSE),
-        (None, UNLIKE, RESTED, Verdict.REFUSE),
-        (LIKE, CHANGES, RESTED, Verdict.WAIT),
-        (LIKE, CHANGES, LONG, Verdict.REFUSE),
-        (LIKE, UNLIKE, BUSY, Verdict.WAIT),
-        (LIKE, UNLIKE, LONG, Verdict.REFUSE),
+        (LIKE, UNLIKE, RESTED, Verdict.STORE),
+        (UNLIKE, UNLIKE, RESTED, Verdict.STORE),
+        (None, UNLIKE, RESTED, Verdict.WAIT),
+        (CHANGES, UNLIKE, RESTED, Verdict.WAIT),
+        (LIKE, CHANGES, LONG, Verdict.GIVE_UP),
+        (LIKE, UNLIKE, LONG, Verdict.STORE),
         (LIKE, UNLIKE, RESTED._replace(renewed=True), Verdict.TAKE_ANOTHER),
         (LIKE, LIKE, RESTED._replace(renewed=True), Verdict.COMMIT),
-        (LIKE, UNLIKE, RESTED._replace(renewed=True, final=True), Verdict.REFUSE),
+        (LIKE, UNLIKE, RESTED._replace(renewed=True, final=True), Verdict.STORE),
     ],
 )
-def test_a_state_is_committed_when_no_other_member_has_other_files_and_refused_when_it_rests_without_them(
+def test_a_state_is_committed_when_no_other_member_has_other_files_and_joined_when_all_of_them_rest(
     second: StateAnswer | None, third: StateAnswer | None, asking: Asking, decided: Verdict
 ) -> None:
     assert verdict([MemberAnswer(second), MemberAnswer(third)], asking, REST_S) is decided
@@ -52,7 +51,7 @@ def test_a_state_is_committed_when_no_other_member_has_other_files_and_refused_w
         (MemberAnswer(UNLIKE, failed=True), RESTED, Verdict.TAKE_ANOTHER),
         (MemberAnswer(None, failed=True), FRESH, Verdict.TAKE_ANOTHER),
         (MemberAnswer(LIKE, failed=True), FRESH, Verdict.COMMIT),
-        (MemberAnswer(UNLIKE), RESTED._replace(ended=True, final=True), Verdict.REFUSE),
+        (MemberAnswer(UNLIKE), RESTED._replace(ended=True, final=True), Verdict.STORE),
     ],
 )
 def test_a_command_that_has_ended_in_the_middle_of_its_work_is_no_reason_to_refuse_its_files(

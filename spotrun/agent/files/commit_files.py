@@ -15,9 +15,11 @@ import contextlib
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.files.content_store import (
@@ -34,6 +36,7 @@ from spotrun.agent.files.outputs import SENDERS, SENDERS_AT_THE_END, output_file
 from spotrun.agent.snapshots.frozen import Frozen, TornFile
 from spotrun.checkpoint.upload import Abandoned, UploadControl
 from spotrun.folder.frozen_files import ContentSource, FrozenFile
+from spotrun.folder.status_objects import StateStored
 from spotrun.folder.stored_files import (
     FILES_MAX,
     PIECE_MAX_BYTES,
@@ -43,10 +46,14 @@ from spotrun.folder.stored_files import (
     Link,
     Listing,
     OutputFile,
+    RankFiles,
 )
-from spotrun.folder.work_files import FileVersion, Stamp
+from spotrun.folder.work_files import FileVersion, LinkTo, Stamp
 from spotrun.run.events import CommittedFiles
 
+StateVersions = Mapping[str, FileVersion | LinkTo]
+"""State files and links, each in a certain version, keyed by path."""
+NOTHING: StateVersions = {}
 TRIES_AT_THE_END = 5
 """
 How often the agent tries to read a file for a final snapshot, if the file changes each time while it is read. A few
@@ -93,6 +100,14 @@ class StoredFiles(NamedTuple):
     known: dict[str, StoredFile]
 
 
+class StateOfMember(NamedTuple):
+    """The state files that the gang member of rank `rank` has stored, because the lead's list lacks them."""
+
+    rank: int
+    listing: Listing
+    stored: StateStored
+
+
 class CommitFiles:
     """
     Stores the files of snapshots, for the thread that saves snapshots. Call `begin` before each trainer's first
@@ -104,10 +119,23 @@ class CommitFiles:
         self._pieces = pieces
         self._attempt = -1
         self.known: dict[str, StoredFile] = {}
+        self._of_others: StateVersions = {}
+        self.is_joined = False
+        """True if the newest checkpoint has state files of several members of a gang."""
 
-    def begin(self, attempt: int, known: dict[str, StoredFile]) -> None:
-        """Prepare for a new trainer. When it starts, the work folder contains the `known` files, and no others."""
-        self._attempt, self.known = attempt, known
+    def begin(self, attempt: int, known: dict[str, StoredFile], of_others: StateVersions = NOTHING) -> None:
+        """
+        Prepare for a new trainer. When it starts, the work folder contains the `known` files, and no others. Those in
+        `of_others` were written by other members of the gang. As long as they are unchanged, they do not belong to this
+        member's state.
+        """
+        self._attempt, self.known, self._of_others = attempt, known, of_others
+        self.is_joined = bool(of_others)
+
+    @property
+    def need_no_copy(self) -> StateVersions:
+        """The versions of files that need not be read for the next checkpoint."""
+        return {**self._of_others, **{path: known.version for path, known in self.known.items()}}
 
     @contextlib.contextmanager
     def stored(
@@ -133,7 +161,9 @@ class CommitFiles:
                 raise Abandoned
 
         with self._pieces.sending(go_on) as sending:
-            storing = _Storing(self._context, self._pieces, sending, self._attempt, frozen, self.known, final=final)
+            storing = _Storing(
+                self._context, self._pieces, sending, self._attempt, frozen, self.known, self._of_others, final=final
+            )
             known = storing.all_files(hurried=control.hurried)
             listing, left_out = storing.listing(known)
             self._pieces.tell(left_out)
@@ -150,9 +180,35 @@ class CommitFiles:
             )
             yield StoredFiles(name, listing, known)
 
+    def joined(self, stored: StoredFiles, others: Sequence[StateOfMember]) -> StoredFiles:
+        """
+        Return `stored` together with the state files of other members. Call this within the `with` block of `stored`.
+
+        Raises:
+            StoreError: the list of all files could not be stored.
+        """
+        if not others:
+            return stored
+        parts = tuple(RankFiles(rank=rank, files=each.files, links=each.links) for rank, each, _ in others)
+        listing = replace(stored.listing, others=parts)
+        with self._pieces.sending(lambda: None) as sending:
+            put = self._pieces.put_list(sending, listing)
+        name, files = stored.name, [file for part in parts for file in part.files]
+        name = replace(
+            name,
+            key=put.key,
+            blake3=put.blake3,
+            files=name.files + sum(len(part.files) + len(part.links) for part in parts),
+            size_bytes=name.size_bytes + sum(file.size_bytes for file in files),
+            objects=name.objects + len(put.sent) + sum(each.stored.objects for each in others),
+            sent_bytes=name.sent_bytes + sum(put.sent.values()) + sum(each.stored.sent_bytes for each in others),
+            stored_bytes=put.stored_bytes,
+        )
+        return StoredFiles(name, listing, stored.known)
+
     def committed(self, stored: StoredFiles) -> None:
         """Record that these files are in the ledger."""
-        self.known = stored.known
+        self.known, self.is_joined = stored.known, bool(stored.listing.others)
         self._pieces.named(stored.name.key, stored.listing)
 
     def sweep(self) -> None:
@@ -170,9 +226,11 @@ class _Storing:
         attempt: int,
         frozen: Frozen,
         known: Mapping[str, StoredFile],
+        of_others: StateVersions,
         *,
         final: bool,
     ) -> None:
+        self._of_others = of_others
         self._work = context.assignment.work
         self._max_gb = math.inf if frozen.is_whole else context.spec.checkpoint.files.max_gb
         self._pieces = pieces
@@ -216,9 +274,10 @@ class _Storing:
     def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
         """
         Return the files to read, smallest first: those that have changed and are within the checkpoint's limits on
-        number and size. Add all others to `done`; those that exceed the limits are recorded there as left out.
+        number and size. Add all others to `done`; those that exceed the limits are recorded there as left out. Files of
+        other members are in neither.
         """
-        files, changed = self._frozen.folder.files, []
+        files, changed = [file for file in self._frozen.folder.files if self._is_own(file.path, file.version)], []
         sizes = (file.stamp.size_bytes for file in files)
         limits = over_limits(sizes, self._files_max, self._max_gb, "checkpoint.files.max_gb")
         for file, limit in zip(files, limits, strict=True):
@@ -230,6 +289,9 @@ class _Storing:
             else:
                 changed.append(file)
         return changed
+
+    def _is_own(self, path: str, seen: FileVersion | LinkTo) -> bool:
+        return self._of_others.get(path) != seen
 
     def _one(self, file: FrozenFile) -> StoredFile:
         """
@@ -327,6 +389,8 @@ class _Storing:
         kept: list[Link] = []
         left_out: list[LeftOut] = []
         for path, to in sorted(self._frozen.folder.links.items()):
+            if not self._is_own(path, to):
+                continue
             if any(map(self._pieces.names_secret, (path, to.target))):
                 left_out.append(self._left_out(path, SECRET_NAME))
             elif len(kept) == self._files_max:

@@ -86,7 +86,8 @@ class ContentStore:
         """
         with self._lock:
             self._read_lists()
-            known = {piece.blake3: piece for each in self._readable() for file in each.files for piece in file.pieces}
+            files = [file for each in self._readable() for file in each.files_of_all]
+            known = {piece.blake3: piece for file in files for piece in file.pieces}
             self._at_work += 1
         sending = PieceUpload(self._context, self._attempt, known, go_on)
         try:
@@ -118,6 +119,14 @@ class ContentStore:
             for other in self._readable():
                 stored |= other.keys()
         return StoredList(key, digest, dict(sending.sent), sum(stored.values()) + len(data))
+
+    def sent_by_member(self, key: str, listing: Listing) -> None:
+        """
+        Record what another member of the gang has stored: the list of its files under `key`, and the files' pieces. If
+        no list in the ledger comes to name them, `sweep` deletes them.
+        """
+        with self._lock:
+            self._sent |= {key: 0, **listing.keys()}
 
     def named(self, key: str, listing: Listing) -> None:
         """Record that the list of files under `key` is in the ledger."""
@@ -216,6 +225,10 @@ class PieceUpload:
             last = data[-redaction.reach :] if redaction.reach else b""
             found.append(self._piece(data))
         return tuple(found)
+
+    def has(self, pieces: Iterable[Piece]) -> bool:
+        """Return True if the store has all `pieces`, and keeps them until the caller's list is in the ledger."""
+        return all(piece.blake3 in self._known or piece.key in self.sent for piece in pieces)
 
     def _piece(self, data: bytes) -> Piece:
         digest = blake3(data).hexdigest()

@@ -17,11 +17,12 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from spotrun.agent.agent_context import AgentContext
-from spotrun.agent.files.commit_files import CommitFiles, StoredFile
+from spotrun.agent.files.commit_files import CommitFiles, StateVersions, StoredFile
 from spotrun.agent.files.rules import StateFiles, TrainingFiles
 from spotrun.checkpoint import fetching
 from spotrun.checkpoint.outputs import read_listing
@@ -46,8 +47,8 @@ class FilesOfCommit:
 
     `known` are files of the work folder that this agent has stored or restored before. If such a file is unchanged, its
     digests need not be computed again. `rules` select which files of the work folder belong to the checkpoint; the
-    default is a script's files. The last parameter names the folder, next to the work folder, into which files are
-    fetched.
+    default is a script's files. `coming` names the folder, next to the work folder, into which files are fetched.
+    `rank` is the rank of this member in a gang that runs a command.
     """
 
     def __init__(
@@ -56,15 +57,18 @@ class FilesOfCommit:
         commit: Commit | None,
         known: Mapping[str, StoredFile],
         rules: TrainingFiles | StateFiles | None = None,
-        beside: str = "files-coming",
+        coming: str = "files-coming",
+        rank: int = 0,
     ) -> None:
+        self._rank = rank
         self._context = context
         self._commit = commit
         self._known = known
         self._rules = rules or TrainingFiles(context)
         self._work = context.assignment.work
-        self._beside = context.assignment.folder / beside
+        self._coming = context.assignment.folder / coming
         self._listing = Listing(files=())
+        self._writers: Mapping[str, int] = {}
         self._right: dict[str, FileVersion] = {}
         self._folders: Collection[str] = ()
         """
@@ -85,14 +89,23 @@ class FilesOfCommit:
         outputs = None if self._commit is None else self._commit.outputs
         if outputs is None:
             return
-        self._listing = read_listing(self._context.store, outputs)
+        self._listing, self._writers = read_listing(self._context.store, outputs).of_rank(self._rank)
         self._right = {file.path: found[file.path] for file in self._listing.files if self._is_here(file, found)}
-        shutil.rmtree(self._beside, ignore_errors=True)
+        shutil.rmtree(self._coming, ignore_errors=True)
         self._bring([file for file in self._listing.files if file.path not in self._right])
 
     def written(self) -> list[str]:
         """Return the paths of the files that are new in the work folder, or have changed, since the script began."""
         return sorted(self._rules.survey().files)
+
+    def of_others(self) -> StateVersions:
+        """Return the restored files and links that other members of the gang have written."""
+        paths = [path for path, rank in self._writers.items() if rank != self._rank]
+        if not paths:
+            return {}
+        seen = self._rules.survey()
+        found = {path: seen.at(path) for path in paths}
+        return {path: version for path, version in found.items() if version is not None}
 
     def _is_here(self, file: OutputFile, found: Mapping[str, FileVersion]) -> bool:
         seen = found.get(file.path)
@@ -104,7 +117,7 @@ class FilesOfCommit:
         return fetching.is_at(self._work, file)
 
     def _bring(self, files: list[OutputFile]) -> None:
-        for each in fetching.bring(self._context.store, files, self._beside):
+        for each in fetching.bring(self._context.store, files, self._coming):
             if each.outcome is Outcome.FAILED:
                 raise CheckpointDamaged(f"{self._rules.WHAT}: cannot fetch {each.file.path}: {each.problem}")
 
@@ -142,7 +155,7 @@ class FilesOfCommit:
         except OSError as error:
             raise SpotrunError(f"{error.filename or self._work}: {error.strerror}") from error
         finally:
-            shutil.rmtree(self._beside, ignore_errors=True)
+            shutil.rmtree(self._coming, ignore_errors=True)
         listed = {file.path: replace(file, attempt=attempt) for file in self._listing.files}
         seen = self._rules.survey().files
         return {path: StoredFile(seen[path], file) for path, file in listed.items() if path in seen}
@@ -164,9 +177,9 @@ class FilesOfCommit:
         changed = [path for path in (*there, *now.gone) if path in before]
         self._put_uploaded(root, [p for p in changed if p not in listed and p not in listing.removed], opened)
         wrong = [file for file in listing.files if now.files.get(file.path) != self._right.get(file.path, ...)]
-        self._bring([file for file in wrong if not (self._beside / file.path).exists()])
+        self._bring([file for file in wrong if not (self._coming / file.path).exists()])
         for file in wrong:
-            _place(root, self._beside / file.path, file.path, in_place=file.path in opened)
+            _place(root, self._coming / file.path, file.path, in_place=file.path in opened)
         for folder in listing.folders:
             _make_folder(root, folder.path, OWNERS if self._rules.IS_WHOLE else folder.mode)
         for path, to in links.items():
@@ -219,29 +232,39 @@ class FilesOfCommit:
         """
         if not paths:
             return
-        workdir.fetch(self._context.store, self._context.created.workdir_sha256, self._beside / ".uploaded")
+        workdir.fetch(self._context.store, self._context.created.workdir_sha256, self._coming / ".uploaded")
         for path in paths:
-            source = self._beside / ".uploaded" / path
+            source = self._coming / ".uploaded" / path
             if source.is_file():
                 _place(root, source, path, in_place=path in opened)
             else:
                 self._context.note(f"{path} has changed since the checkpoint; only `setup` can recreate it")
 
 
-def restore_state(
-    context: AgentContext, commit: Commit, known: Mapping[str, StoredFile], attempt: int
-) -> dict[str, StoredFile]:
+class RestoredState(NamedTuple):
     """
-    Put a command's state into the work folder before the command starts. Return the files that the folder now has.
+    The files of a command's state that the work folder now has, and the files and links among them that other members
+    of the gang have written.
+    """
+
+    known: dict[str, StoredFile]
+    of_others: StateVersions
+
+
+def restore_state(
+    context: AgentContext, commit: Commit, known: Mapping[str, StoredFile], attempt: int, rank: int = 0
+) -> RestoredState:
+    """
+    Put a command's state into the work folder before the command starts. In a gang, `rank` is this member's rank.
 
     Raises:
         CheckpointDamaged: files of the commit are missing from the store, or damaged.
         StoreError, SpotrunError: the commit cannot be read, or this disk cannot be written to.
     """
     assert commit.outputs is not None
-    files = FilesOfCommit(context, commit, known, StateFiles(context))
+    files = FilesOfCommit(context, commit, known, StateFiles(context), rank=rank)
     files.fetch()
-    return files.put((), attempt)
+    return RestoredState(files.put((), attempt), files.of_others())
 
 
 def tidy(context: AgentContext, attempt: int) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from spotrun.agent.snapshots.frozen import Descriptors, Frozen
 from spotrun.checkpoint.safe_open import folder_at, open_for_reading
 from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder, copy_bytes, unnamed
-from spotrun.folder.work_files import FileVersion, Stamp, Survey
+from spotrun.folder.work_files import FileVersion, LinkTo, Stamp, Survey
 
 ALIGNMENT = 4096
 """Alignment, in bytes, of each file's copy. Two files can share only whole blocks of the file system."""
@@ -38,7 +38,7 @@ class Freezing(NamedTuple):
     work: Path
     folder: Path
     look: Callable[[], Survey]
-    known: Mapping[str, FileVersion]
+    known: Mapping[str, FileVersion | LinkTo]
 
     def freeze(self, at_rest: Survey) -> Frozen:
         """

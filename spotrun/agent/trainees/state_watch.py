@@ -130,9 +130,13 @@ class StateWatch:
 
     def _serve_last(self, wish: CopyRequest) -> None:
         """
-        Copy the state of a command that has ended. The state is at rest unless the command left a process running.
+        Copy the state of a command that has ended. The state is at rest unless the command left a process running. If
+        other members of a gang have state files too, copy the state even if it has not changed, because theirs may have
+        changed.
         """
         until_s, look = time.monotonic() + LAST_WITHIN_S, self.look()
+        if self._files.is_joined:
+            self.stored = None
         with self._at_work:
             state = self._copied(look, look)
         while state is None and self.trouble is not None and time.monotonic() < until_s:
@@ -173,8 +177,7 @@ class StateWatch:
         writer = writer_of(state_files.by_inode(self._work, now.survey.files))
         if (reason := why_not_at_rest(before, now, writer)) is not None:
             raise NotAtRest(reason)
-        known = {path: known.version for path, known in self._files.known.items()}
-        folder = self._context.assignment.folder
+        folder, known = self._context.assignment.folder, self._files.need_no_copy
         return Freezing(self._work, folder, lambda: self.look().survey, known).freeze(now.survey)
 
     def _answer(self, wish: CopyRequest, state: Frozen | None) -> None:
