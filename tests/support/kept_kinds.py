@@ -21,7 +21,7 @@ WITHIN_S = 400
 CARRIED = (
     "plain", "history", "meters", "recent", "words", "array", "tensor", "slots", "namespace", "class", "global",
     "default", "generator", "flag", "log", "json", "saved", "table", "result", "anchor", "first",
-    "closure", "chained", "local", "partial",
+    "closure", "chained", "local", "partial", "sampler", "parameter", "hook", "extremes", "loader", "timed",
 )  # fmt: skip
 OTHERS = (
     "iterator", "yield", "packed", "text", "entropy", "clock",

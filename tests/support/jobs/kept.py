@@ -32,14 +32,16 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanMetric, MinMaxMetric
 
 SAMPLES = 80
-BESIDE = ("flag", "anchor", "first", "bound")
+BESIDE = ("flag", "anchor", "first", "bound", "sampler", "parameter", "hook", "extremes")
 """Kinds that are no matter of `Kinds`: made of the weights, or a part of the model."""
 STARTED = time.time()
 """Differs in any two processes, and is no matter of a resume."""
 
 table = {"of": {"steps": []}}
+started_s = {}
 
 
 @dataclasses.dataclass
@@ -85,6 +87,20 @@ def endless():
         yield number
 
 
+class Shuffled:
+    """A sampler that shuffles a list of its own in place."""
+
+    def __init__(self, count):
+        self.order = list(range(count))
+
+    def __len__(self):
+        return len(self.order)
+
+    def __iter__(self):
+        random.shuffle(self.order)
+        return iter(self.order)
+
+
 class Kinds:
     """Everything that can be kept. For each kind a method changes it, and one of the same name in `Seen` reads it."""
 
@@ -112,6 +128,18 @@ class Kinds:
         self.seconds = []
         self.ours = random.Random(3)
         self.rows = 0
+        self.began_s = started_s["training"] = time.monotonic()
+        self.unlabelled = DataLoader(TensorDataset(torch.arange(22.0)), 4, shuffle=True)
+        self.others = iter(self.unlabelled)
+        self.sums = []
+
+    def following(self):
+        """The next batch of a loader that training does not know, over and over."""
+        try:
+            return next(self.others)
+        except StopIteration:
+            self.others = iter(self.unlabelled)
+            return next(self.others)
 
     def change(self, kind, number, loss):
         match kind:
@@ -163,6 +191,10 @@ class Kinds:
                 self.drawn.append(random.SystemRandom().random())
             case "clock":
                 self.seconds.append(time.time())
+            case "timed":
+                write("summary.json", json.dumps({"steps": number, "train_time": time.monotonic() - self.began_s}), "w")
+            case "loader":
+                self.sums.append(self.following()[0].sum().item())
             case "log":
                 write("own.log", f"step {number}: {loss!r}\n", "a")
             case "outside":
@@ -236,6 +268,10 @@ class Kinds:
                 return self.drawn
             case "clock":
                 return None
+            case "timed":
+                return json.loads(read("summary.json"))["steps"]
+            case "loader":
+                return self.sums
             case "log":
                 return read("own.log")
             case "outside":
@@ -272,6 +308,19 @@ def read(path):
     return Path(path).read_text() if os.path.exists(path) else ""
 
 
+def clipped(parameter):
+    """Have the gradient clipped to twice its running norm, which only the hook knows."""
+    norm = torch.ones(())
+
+    def clip(gradient):
+        nonlocal norm
+        norm = norm * 0.9 + gradient.norm() * 0.1
+        return gradient * (2 * norm / gradient.norm()).clamp(max=1.0)
+
+    parameter.register_hook(clip)
+    return lambda: norm.item()
+
+
 class Keeper(pl.Callback):
     def __init__(self, names, kept):
         self.names = names
@@ -283,6 +332,8 @@ class Keeper(pl.Callback):
         self.anchor = copy.deepcopy(module.layers) if "anchor" in self.names else None
         began = [each.detach().clone() for each in module.layers.parameters()]
         self.bound = (lambda: [each.tolist() for each in began]) if "bound" in self.names else list
+        if "hook" in self.names:
+            self.norms = clipped(next(module.layers.parameters()))
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         for mine, theirs in zip(self.shadow.parameters(), module.layers.parameters(), strict=True):
@@ -291,6 +342,11 @@ class Keeper(pl.Callback):
             mine.copy_(theirs)
         for name in self.names:
             self.kept.change(name, trainer.global_step, outputs["loss"].item())
+        if "parameter" in self.names:
+            for each in module.parameters():
+                each.ema = getattr(each, "ema", torch.zeros_like(each)) * 0.9 + each.detach() * 0.1
+        if "extremes" in self.names:
+            module.extremes(outputs["loss"].detach())
         if "flag" in self.names and trainer.global_step == 7:
             module.layers[0].bias.requires_grad_(False)
 
@@ -300,6 +356,7 @@ class Net(pl.LightningModule):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.2), nn.Linear(6, 1))
         self.kept = kept
+        self.extremes = MinMaxMetric(MeanMetric())
 
     def training_step(self, batch, batch_idx):
         return self.layers(batch[0]).square().mean()
@@ -336,7 +393,8 @@ def main():
     )  # fmt: skip
     data = TensorDataset(torch.randn(SAMPLES, 4))
     held_out = DataLoader(TensorDataset(torch.randn(16, 4)), 8)
-    trainer.fit(net, DataLoader(data, 8, shuffle=True), held_out)
+    sampler = Shuffled(SAMPLES) if "sampler" in names else None
+    trainer.fit(net, DataLoader(data, 8, shuffle=sampler is None, sampler=sampler), held_out)
     pl.seed_everything(6, verbose=False)
     (tested,) = trainer.test(net, held_out, ckpt_path="best", verbose=False)
     predicted = trainer.predict(net, held_out)
@@ -350,6 +408,10 @@ def main():
         "kinds": {name: kept.seen(name) for name in names if name not in BESIDE},
         "first": [each.tolist() for each in net.first] if "first" in names else [],
         "bound": keeper.bound(),
+        "order": sampler.order if sampler else [],
+        "ema": [each.ema.tolist() for each in net.parameters()] if "parameter" in names else [],
+        "extremes": {name: each.item() for name, each in net.extremes.compute().items()} if "extremes" in names else {},
+        "norm": keeper.norms() if "hook" in names else None,
         "anchor": [each.tolist() for each in keeper.anchor.parameters()] if keeper.anchor else [],
     }
     write(outside(f"record{trainer.global_rank or ''}"), json.dumps(record, sort_keys=True), "w")
