@@ -110,19 +110,19 @@ def test_while_instances_cannot_be_listed_prices_and_places_are_not_asked_for(ru
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("call", "kind"), EACH[::11])
+@pytest.mark.parametrize(("call", "kind"), EACH[::17])
 def test_an_error_that_comes_once_ends_nothing(run: PlainGcpRun, call: str, kind: str) -> None:
     accidents.passes(run, call, errors_of(call)[kind], 0.0)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("way", "call", "kind"), HOWS[::4])
+@pytest.mark.parametrize(("way", "call", "kind"), HOWS[::7])
 def test_an_error_that_passes_ends_nothing(run: PlainGcpRun, way: Way, call: str, kind: str) -> None:
     way(run, call, errors_of(call)[kind], HALF_A_MINUTE_S)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("call", "kind"), EACH[1::11])
+@pytest.mark.parametrize(("call", "kind"), EACH[1::17])
 def test_lasting_error_ends_no_runner_and_no_training_and_is_reported(run: PlainGcpRun, call: str, kind: str) -> None:
     accidents.stays(run, call, errors_of(call)[kind])
 

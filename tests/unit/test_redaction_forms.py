@@ -124,8 +124,14 @@ def no_cleaning() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("secret", HOSTILE_FOR)
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        pytest.param(name, secret, id=f"{name}-{secret}", marks=[pytest.mark.nightly] * ((at + number) % 2))
+        for at, name in enumerate(HOSTILE)
+        for number, secret in enumerate(HOSTILE_FOR)
+    ],
+)
 @pytest.mark.usefixtures("no_cleaning")
 def test_redaction_time_grows_linearly_with_any_text(name: str, secret: str) -> None:
     """A text 16 times as long may take 16 times as long, not 256; with room for a busy machine."""
