@@ -1,4 +1,4 @@
-"""loop/frames.py: which local variables the next iteration of a loop reads, and which only hold clock readings."""
+"""loop/bytecode.py: which local variables the next iteration of a loop reads, and which only hold clock readings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from spotrun.loop.frames import _needed, clock_readings, read_after, rebound_in
+from spotrun.loop.bytecode import clock_readings, read_after, rebound_in
+from spotrun.loop.frames import _needed
 
 
 def counter(batches: Iterable[Any]) -> None:
