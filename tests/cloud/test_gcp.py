@@ -75,12 +75,12 @@ def alive(cloud: GcpDriver) -> list[str]:
 # -- launching ---------------------------------------------------------------------------------------------------------
 
 
-def test_g1_p24_an_instance_that_exists_although_its_launch_failed_is_ended(
+def test_g1_p24_an_instance_that_exists_although_its_identity_was_refused_is_ended(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.project.timings.boot = timedelta()
-    gce.fail(INSERT, answers.Failure("INTERNAL_ERROR", "oops", 500, keeps=True))
-    with pytest.raises(CloudUnavailable, match="oops"):
+    gce.fail(INSERT, answers.Failure("SERVICE_ACCOUNT_ACCESS_DENIED", "oops", 400, keeps=True))
+    with pytest.raises(CloudError, match="oops"):
         cloud.launch(request(offered(cloud)))
     clock.advance(120)
     gce.project.settle()
@@ -93,6 +93,17 @@ def test_g1_an_instance_that_its_launch_found_there_already_is_the_one_that_is_w
 ) -> None:
     gce.project.timings.boot = timedelta()
     gce.fail(INSERT, answers.Failure("RESOURCE_ALREADY_EXISTS", "it is there", 409, keeps=True))
+    launched = cloud.launch(request(offered(cloud)))
+    clock.advance(120)
+    assert alive(cloud) == [launched.instance_id]
+
+
+@pytest.mark.parametrize("code", ["INTERNAL_ERROR", "QUOTA_EXCEEDED"])
+def test_g1_an_instance_that_starts_although_its_launch_failed_is_kept(
+    code: str, gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
+) -> None:
+    gce.project.timings.boot = timedelta()
+    gce.fail(INSERT, answers.Failure(code, "oops", 500, keeps=True))
     launched = cloud.launch(request(offered(cloud)))
     clock.advance(120)
     assert alive(cloud) == [launched.instance_id]

@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 
 from spotrun.clock import Clock
-from spotrun.clouds.error_kinds import AlreadyThere
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.driver import GcpDriver
-from spotrun.clouds.gcp.error_codes import ERRORS_BY_CODE
+from spotrun.clouds.gcp.error_codes import ERRORS_BY_CODE, IDENTITY_DENIED
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.clouds.guards import NoGuards
+from spotrun.errors import CloudError
 from spotrun.run.billing import gcp_rule
 from tests.support.gce_answers import Failure
 from tests.support.gce_launches import CONFIG
@@ -65,5 +65,5 @@ class PlainGcpRun(PlainRun):
 
 
 def _is_ended(failure: Failure) -> bool:
-    """What is there, although its launch failed for another reason than that."""
-    return failure.keeps and ERRORS_BY_CODE.get(failure.code, (None, None))[0] is not AlreadyThere
+    """What is there, although its launch failed because of its identity."""
+    return failure.keeps and issubclass(ERRORS_BY_CODE.get(failure.code, (CloudError, None))[0], IDENTITY_DENIED)

@@ -72,7 +72,12 @@ class Launching:
         self._denials[request.token] += isinstance(error, IDENTITY_DENIED)
         if error is not None:
             try:
-                if not isinstance(error, IDENTITY_DENIED) or self._has_made_it(request, name, operation):
+                row = self._row(request, name)
+                is_denied, is_own = isinstance(error, IDENTITY_DENIED), row.get("id") == operation.get("targetId")
+                if not is_denied and is_own and row.get("status") in _HAS_CAPACITY:
+                    return  # the error did not keep Google from starting the instance
+                # Without `is_own`, another runner has repeated a denied launch, and the instance is that runner's.
+                if not is_denied or is_own:
                     self._end(request, name)
             except CloudError as unended:
                 error.message = f"{error.message}; it may have left an instance, which was not ended: {unended.message}"
@@ -121,13 +126,6 @@ class Launching:
             return self._google.ask(f"read {name}", self._call(request, "GET", f"instances/{name}"))
         except NotThere:
             return {}
-
-    def _has_made_it(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> bool:
-        """
-        Return True if this operation created the instance that now has this name. If it did not, another runner has
-        repeated the launch since, and the instance is that runner's, so it must not be ended.
-        """
-        return self._row(request, name).get("id") == operation.get("targetId")
 
     def _end(self, request: LaunchRequest, name: str) -> None:
         """End the instance of a failed launch, because it may exist and be billed in spite of the error (G1)."""
