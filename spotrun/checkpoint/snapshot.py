@@ -185,7 +185,7 @@ class _Encoder:
 
     def __call__(self, value: Any, path: Path) -> Json:
         if isinstance(value, Tensor):
-            return {"tensor": self._keep(value.detach() if value.requires_grad else value, path)}
+            return self._tensor(value.detach() if value.requires_grad else value, path)
         if isinstance(value, np.ndarray):
             return self._array(value, path)
         if isinstance(value, np.generic):
@@ -211,6 +211,19 @@ class _Encoder:
             raise Unsavable(path, f"a {objects.described(type(value))}")
         kind, name, content = parts
         return {kind: [name, encode_tree(content, self, path)]}
+
+    def _tensor(self, tensor: Tensor, path: Path) -> Json:
+        """
+        Encode a tensor. If its memory has another order of axes (channels_last, transposed), keep this order: some
+        operations, such as matrix products, give other bits for the same values in another order.
+        """
+        if tensor.layout is not torch.strided or tensor.is_contiguous():
+            return {"tensor": self._keep(tensor, path)}
+        axes = sorted(range(tensor.dim()), key=tensor.stride().__getitem__, reverse=True)
+        if not tensor.permute(axes).is_contiguous():
+            return {"tensor": self._keep(tensor, path)}
+        back = sorted(range(tensor.dim()), key=axes.__getitem__)
+        return {"permuted": [self._keep(tensor.permute(axes), path), back]}
 
     def _keep(self, tensor: Tensor, path: Path) -> int:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
@@ -248,10 +261,13 @@ class _Decoder:
         self._header = header
         self._need = need
         self._copied: set[int] = set()
+        self._turned: dict[int, tuple[Json, Tensor]] = {}
 
     def __call__(self, kind: str, content: Json, depth: int) -> Any:
         if kind == "tensor":
             return self._at(content)
+        if kind == "permuted":
+            return self._permuted(*content)
         if kind in ("array", "scalar"):
             array = self._array(*content)
             return array if kind == "array" else array[()]
@@ -273,6 +289,15 @@ class _Decoder:
         if type(index) is not int or index < 0:
             raise TypeError("not an index")
         return self._tensors[index]
+
+    def _permuted(self, index: Json, axes: Json) -> Tensor:
+        tensor = self._at(index)
+        if not all(type(axis) is int for axis in axes):
+            raise TypeError("not axes")
+        known, turned = self._turned.setdefault(index, (axes, tensor.permute(axes)))
+        if known != axes:
+            raise ValueError("the same tensor with other axes")
+        return turned
 
     def _array(self, index: Json, dtype: Json, shape: Json) -> np.ndarray[Any, Any]:
         if not _NUMPY_DTYPE.fullmatch(dtype) or not all(type(extent) is int and extent >= 0 for extent in shape):

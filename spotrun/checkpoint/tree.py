@@ -41,7 +41,7 @@ class Unsavable(Exception):
         super().__init__(f"{self.where} is {what}")
 
 
-_OF_TENSORS = frozenset({"tensor", "array", "scalar"})
+_OF_TENSORS = frozenset({"tensor", "permuted", "array", "scalar"})
 """Kinds whose content is a tensor's number in the image, or a list that begins with such a number."""
 _AS_IT_IS = frozenset({type(None), bool, str})
 _OF_TORCH = frozenset({"torch", "torch.nn.parameter"})

@@ -187,10 +187,19 @@ def test_a_defaultdict_and_a_deque_go_on_as_they_were():
 
 def test_tied_views_and_strided_tensors_are_saved_by_value():
     base = torch.arange(12.0).reshape(3, 4)
-    state = {"t": base.t(), "row": base[1], "same": base, "conj": torch.tensor([1 + 2j]).conj()}
+    state = {"every": base[:, ::2], "row": base[1], "same": base, "conj": torch.tensor([1 + 2j]).conj()}
     back = round_trip(state)
     assert all(torch.equal(state[name], back[name]) for name in state)
-    assert back["t"].is_contiguous()
+    assert back["every"].is_contiguous()
+
+
+def test_a_tensor_keeps_the_order_of_its_axes_in_memory():
+    """A matrix product of the same values in another order may give other bits."""
+    images = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    state = {"t": torch.randn(65, 37).t(), "images": images, "turned": torch.randn(2, 3, 4).permute(2, 0, 1)}
+    back = round_trip(state)
+    assert all(torch.equal(state[name], back[name]) for name in state)
+    assert [back[name].stride() for name in state] == [state[name].stride() for name in state]
 
 
 def test_unsavable_value_is_named_with_its_place():
@@ -269,7 +278,7 @@ SMALLEST = [
     {"timedelta": [1, 0, 0]}, {"timezone": [{"timedelta": [0, 9, 0]}]}, {"zone": ["UTC"]}, {"decimal": ["1e999999"]},
     {"fraction": [1, 1]}, uuid_of(1), {"pure_path": [""]}, {"windows_path": [""]}, {"arguments": [{"dict": []}]},
     {"names": [{"dict": []}]}, {"ellipsis": []}, {"size": []}, {"dtype": "bool"}, {"device": "cpu"},
-    {"numpy_dtype": "<f4"}, {"tensor": 0}, {"object": ["", 0]}, {"stands": ["", 0]},
+    {"numpy_dtype": "<f4"}, {"tensor": 0}, {"permuted": [0, [0]]}, {"object": ["", 0]}, {"stands": ["", 0]},
 ]  # fmt: skip
 
 
