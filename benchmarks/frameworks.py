@@ -4,7 +4,7 @@ Measures the cost and the benefit of spotrun for a training, by the framework th
     python -m benchmarks.frameworks [--only loop] [--rounds 3] [--seed 1]
                                                  how much slower, and how long a snapshot of 1 GB holds a training up
     python -m benchmarks.frameworks --exactness  the Trainer of transformers resumed by itself and by us, into
-                                                 docs/exactness.md
+                                                 docs/exactness-measured.md
 
 Each round trains with an agent that stores nothing and without one, in turns of 20 steps, in the middle of which there
 is a snapshot. The first turn of each is not counted: memory is touched for the first time there. So both meet the same
@@ -45,7 +45,7 @@ LARGE_BYTES = 1 << 30
 ROUNDS, PAIRS_MIN = 3, 20
 KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 """https://man7.org/linux/man-pages/man3/mallopt.3.html"""
-PAGE = ROOT / "docs" / "exactness.md"
+PAGE = ROOT / "docs" / "exactness-measured.md"
 BEGIN, END = "<!-- table: python -m benchmarks.frameworks --exactness -->\n", "<!-- end of that table -->"
 
 

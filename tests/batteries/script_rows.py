@@ -1,4 +1,4 @@
-"""The table of docs/exactness.md: one row for each of tests/batteries/scripts, with what verify-resume said of it."""
+"""The table of docs/exactness-measured.md about scripts: a row for each of tests/batteries/scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spotrun.units import count_of
 from tests.support.repository import ROOT
 
 SCRIPTS = ROOT / "tests" / "batteries" / "scripts"
-PAGE = ROOT / "docs" / "exactness.md"
+PAGE = ROOT / "docs" / "exactness-measured.md"
 BEGIN, END = "<!-- table: make battery NAME=scripts -->", "<!-- end of table -->"
 HEAD = (
     "| script | pattern, and where it is common | steps | kills | verdict | compared | not compared, or refused |\n"

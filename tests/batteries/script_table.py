@@ -1,5 +1,5 @@
 """
-Battery: what verify-resume says of scripts as people write them, in the table of docs/exactness.md.
+Battery: what verify-resume says of scripts as people write them, in the table of docs/exactness-measured.md.
 
     make battery NAME=scripts                                 all that were not measured yet, one after the other
     python -m tests.batteries.script_table --only ema         this one anew

@@ -1,4 +1,4 @@
-"""The table of docs/exactness.md about six kinds of public scripts: a row for each of tests/batteries/of_ways."""
+"""The table of docs/exactness-measured.md about kinds of scripts: a row for each of tests/batteries/of_ways."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spotrun.units import count_of
 from tests.support.repository import ROOT
 
 SCRIPTS = ROOT / "tests" / "batteries" / "of_ways"
-PAGE = ROOT / "docs" / "exactness.md"
+PAGE = ROOT / "docs" / "exactness-measured.md"
 BEGIN, END = "<!-- table: make battery NAME=ways -->", "<!-- end of the table of ways -->"
 HEAD = (
     "| script | started as | steps | killed | steps done twice, with a notice | and without | verdict |\n"

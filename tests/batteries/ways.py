@@ -1,6 +1,6 @@
 """
 Battery: six kinds of public scripts, whose trainer, agent and instance are killed: the bits of a training in peace, and
-how many steps were done twice. Into the table of docs/exactness.md.
+how many steps were done twice. Into the table of docs/exactness-measured.md.
 
     make battery NAME=ways                                         what is not measured yet, two scripts at once
     python -m tests.batteries.ways --only fabric --from-start            this one alone, from the beginning

@@ -1,4 +1,4 @@
-"""The table of docs/exactness.md: what a row says of a result, and that each script has one."""
+"""The table of docs/exactness-measured.md: what a row says of a result, and that each script has one."""
 
 from __future__ import annotations
 
