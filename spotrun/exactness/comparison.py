@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from hashlib import sha256
 from typing import Any
 
@@ -11,6 +12,8 @@ from msgspec.structs import replace
 from spotrun.exactness.difference import Difference, DifferenceKind, difference, of_parts
 from spotrun.exactness.places import VaryingPlaces
 from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, ProcessEnded, Trace, Trained, Validated
+
+_GLOBAL = re.compile(r"__main__\.\w+")
 
 Place = tuple[BatchPosition, int]
 """
@@ -184,41 +187,41 @@ def _of_ends(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
         if ends[0] != ends[1]:
             yield difference(DifferenceKind.STEPS, *ends)
         return
-    varying = varying_places(straight, interrupted)
+    varying, unset = varying_places(straight, interrupted), unset_places(straight, interrupted)
     ends_of = [{end.fit: end for end in trace.ended} for trace in (straight, interrupted)]
     for fit in sorted(ends_of[0].keys() ^ ends_of[1].keys()):
         ends = ["ended" if fit in each else "not ended" for each in ends_of]
         yield difference(DifferenceKind.STEPS, *ends, name=f"of fit() {fit}")
     seen = set[tuple[int, DifferenceKind, str | None]]()
     for done in interrupted.ended:
-        for found in _of_end(ends_of[0][done.fit], done, varying) if done.fit in ends_of[0] else ():
+        for found in _of_end(ends_of[0][done.fit], done, varying, unset) if done.fit in ends_of[0] else ():
             if (done.fit, found.kind, found.name) not in seen:
                 seen.add((done.fit, found.kind, found.name))
                 yield found
 
 
-def _of_end(wanted: Ended, done: Ended, varying: VaryingPlaces) -> Iterator[Difference]:
+def _of_end(wanted: Ended, done: Ended, varying: VaryingPlaces, unset: Set[str]) -> Iterator[Difference]:
     yield from of_parts(DifferenceKind.WEIGHTS, wanted.weights, done.weights)
     yield from of_parts(DifferenceKind.OPTIMIZER, wanted.optimizer, done.optimizer)
     yield from of_parts(DifferenceKind.END_RNG, wanted.rng, done.rng)
     yield from of_parts(DifferenceKind.METRICS, wanted.metrics or {}, done.metrics or {})
-    yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
+    yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying, unset))
 
 
 def _steady(
-    wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
+    wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces, unset: Set[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
     Return, for each of the two trainings, the content of each place that can be compared. Leave out places that vary
-    even without an interruption, and places that could be inspected in only one of the trainings. The report lists the
-    latter as not compared.
+    even without an interruption, places that could be inspected in only one of the trainings, and the `unset` ones. The
+    report lists them as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
         {place: text for place, text in (each.places or {}).items() if not _is_left_out(place, varying)}
         for each in (wanted, done)
     )
-    left_out = {place for place in one.keys() ^ other.keys() if place in unread}
+    left_out = {place for place in one.keys() ^ other.keys() if place in unread} | unset
     kept = [{place: text for place, text in each.items() if place not in left_out} for each in (one, other)]
     return kept[0], kept[1]
 
@@ -245,6 +248,37 @@ def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
     return VaryingPlaces(found, known)
 
 
+def unset_places(straight: Trace, interrupted: Trace) -> set[str]:
+    """
+    Return the places in global variables of the main script that the training never changes, and that the resumed
+    script has not set: the code before the training took another branch, for example because a file was there already.
+    """
+    begun = next(iter(straight.noted().values()), None)
+    if begun is None:
+        return set()
+    at_end = _places_at_ends(straight)
+    there = {global_of(place) for places in _places_at_ends(interrupted) for place in places}
+    found = {place for place in begun.places if (name := global_of(place)) and name not in there}
+    changed = {
+        global_of(place)
+        for places in at_end
+        for place, text in places.items()
+        if global_of(place) not in there and begun.places.get(place) != text
+    }
+    return {place for place in found if global_of(place) not in changed}
+
+
+def _places_at_ends(trace: Trace) -> list[Mapping[str, str]]:
+    ends: list[Ended | ProcessEnded] = [*trace.ended, *trace.all_of(ProcessEnded)[-1:]]
+    return [end.places or {} for end in ends]
+
+
+def global_of(place: str) -> str:
+    """Return the global variable in which the place is, such as `__main__.found`; "" if it is elsewhere."""
+    found = _GLOBAL.match(place)
+    return found[0] if found else ""
+
+
 # -- results ---------------------------------------------------------------------------------------------------------
 
 
@@ -261,13 +295,13 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()
-    varying = varying_places(straight, interrupted)
+    varying, unset = varying_places(straight, interrupted), unset_places(straight, interrupted)
     seen = set[tuple[int, str | None]]()
     for number, given_now in enumerate(again or [()], 1):
         is_last = number >= len(again)
         done = given_now if is_last else tuple(each for each in given_now if isinstance(each, Evaluated))
         for place, (one, other) in enumerate(zip(wanted, done, strict=False)):
-            for found in _of_one_result(one, other, varying):
+            for found in _of_one_result(one, other, varying, unset):
                 if (place, found.name) not in seen:
                     seen.add((place, found.name))
                     yield found
@@ -276,10 +310,10 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
 
 
 def _of_one_result(
-    wanted: Evaluated | ProcessEnded, done: Evaluated | ProcessEnded, varying: VaryingPlaces
+    wanted: Evaluated | ProcessEnded, done: Evaluated | ProcessEnded, varying: VaryingPlaces, unset: Set[str]
 ) -> Iterator[Difference]:
     if isinstance(wanted, ProcessEnded) and isinstance(done, ProcessEnded):
-        yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
+        yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying, unset))
     elif isinstance(wanted, Evaluated) and isinstance(done, Evaluated) and wanted.stage == done.stage:
         one, other = (each.metrics | _predicted(each) for each in (wanted, done))
         yield from of_parts(DifferenceKind.RESULTS, one, other, where=f"{wanted.stage}()")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from spotrun.exactness.comparison import varying_names, varying_places
+from spotrun.exactness.comparison import global_of, unset_places, varying_names, varying_places
 from spotrun.exactness.difference import DifferenceKind
 from spotrun.exactness.trace import Ended, Evaluated, ProcessEnded, Trace, Validated
 
@@ -30,6 +30,7 @@ class NotCompared(msgspec.Struct, frozen=True):
 
 
 VARIES = "the two trainings differ there even before any interruption"
+UNSET = "the resumed script has not set it, and the training never changes it"
 VARIES_AGAIN = "two uninterrupted runs differ there too"
 OLDER = "the trace is of an earlier spotrun"
 
@@ -69,6 +70,7 @@ def not_compared(
     for rank in straight.keys() & interrupted.keys():
         one, other = straight[rank], interrupted[rank]
         found |= dict.fromkeys(varying_places(one, other).names(), VARIES)
+        found |= dict.fromkeys(sorted(set(map(global_of, unset_places(one, other)))), UNSET)
         for trace in (one, other):
             ends: list[Ended | ProcessEnded] = [*trace.ended, *trace.all_of(ProcessEnded)[-1:]]
             for record in ends:

@@ -183,6 +183,12 @@ class Passes:
     def _pass_begins(self, source: Any) -> None:
         here, entering = self._here, self._here.entering
         here.batches = len(source) if isinstance(source, Sized) and _has_length(source) else 0
+        batches = self._fit.ranks.each(here.batches)
+        if len(set(batches)) > 1:  # all ranks take a snapshot after the same batch, so they would wait for each other
+            self.refuse(
+                f"the processes have different numbers of batches: {', '.join(map(str, batches))}",
+                "give each process the same number, for example with a DistributedSampler, in place of Join",
+            )
         here.ends_epoch = False
         here.passes_before, here.batch = self._number, 0
         here.train = [] if isinstance(source, range) else [self._inside(source, "train")]

@@ -95,7 +95,7 @@ class Fit:
     ) -> None:
         self._framework = framework
         self._agent = agent
-        self._ranks = ranks
+        self.ranks = ranks
         self._files = WorkFiles(agent, ranks, resume.files)
         state = self._read(memory) if memory is not None else None
         self._resumed: State | None = state.pop(KEY) if state else None
@@ -113,7 +113,7 @@ class Fit:
             agent,
             self._counting,
             lambda: self._data.waited_s,
-            lambda batches: self._data.samples_by_size(batches) * self._ranks.size,
+            lambda batches: self._data.samples_by_size(batches) * self.ranks.size,
         )
         self._python = PythonState(framework, work=self._files.folder)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"), self._python.knows)
@@ -201,10 +201,10 @@ class Fit:
         state, meta = read_image(image, memory.need, self._files.of_checkpoints)
         memory.need_all_of({key: value for key, value in state.items() if key != OPTIMIZERS})
         state[KEY] = revived(tensors.owned(state[KEY]))
-        if (saved := len(state[KEY]["ranks"])) != self._ranks.size:
+        if (saved := len(state[KEY]["ranks"])) != self.ranks.size:
             unsupported.reject(
                 self._agent,
-                f"the number of processes is {saved} in the checkpoint, and {self._ranks.size} in this training",
+                f"the number of processes is {saved} in the checkpoint, and {self.ranks.size} in this training",
                 f"train with devices={saved}, as before",
             )
         if changed := machine.differences(meta, self._machine()):
@@ -348,7 +348,7 @@ class Fit:
         return Boundary(self._framework.epoch, self._framework.batch, validation_due=validation_due)
 
     def _seed_here(self, what: str) -> None:
-        self._seed_at(what, self._framework.epoch, self._framework.batch, self._ranks.rank)
+        self._seed_at(what, self._framework.epoch, self._framework.batch, self.ranks.rank)
 
     def _seed_at(self, *place: object) -> None:
         seed = seeds.derive(self._seed, *place)
@@ -456,7 +456,7 @@ class Fit:
     def epoch_ends(self) -> None:
         self._validation.is_over()
         epoch, batches = self._framework.epoch - 1, self._framework.batch
-        self._reporter.epoch_ended(epoch, batches, self._data.samples(batches) * self._ranks.size)
+        self._reporter.epoch_ended(epoch, batches, self._data.samples(batches) * self.ranks.size)
         if not self._framework.is_done:
             self._snapshots.take_if_wanted(Boundary(epoch, batches, epoch_ended=True))
 

@@ -105,6 +105,12 @@ class Ranks:
         distributed.broadcast(shared, 0, group=self._group)
         return int(shared)
 
+    def each(self, value: int) -> list[int]:
+        """Return the values of all ranks, in the order of ranks, on every rank."""
+        if self._group is None:
+            return [value]
+        return [int.from_bytes(told) for told in self._everywhere(value.to_bytes(8), self._group)]
+
     def share(self, kind: type[T], value: T | None) -> T | None:
         """Return rank 0's `value` on every rank. It is None or an instance of `kind`, whose fields are plain values."""
         if self._group is None:

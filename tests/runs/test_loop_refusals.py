@@ -27,6 +27,7 @@ PATTERNS = {
     "sets_what_it_lacks": "a local variable that only the first batch sets",
     "no_optimizer": "a `Loop` without an optimizer",
     "other_model": "an optimizer of a model that `Loop` was not given",
+    "uneven": "processes with different numbers of batches (`Join`)",
     "outside_of_epochs": "`loop.batches` outside of `loop.epochs`",
 }
 
@@ -52,10 +53,12 @@ PATTERNS = {
         ("no_optimizer", "Loop has no optimizer", "optimizer=optimizer"),
         ("other_model", "optimizer trains weights of no model that Loop was given", "other=other"),
         ("outside_of_epochs", "loop.batches was called outside of loop.epochs", "loop.epochs(10)"),
+        ("uneven", "the processes have different numbers of batches: 4, 5", "with a DistributedSampler"),
     ],
 )
 def test_refused_before_the_first_step(zygote: Zygote, tmp_path: Path, name: str, reason: str, hint: str) -> None:
-    agent = Agent(zygote, {"script": SCRIPT, "name": name}, tmp_path, every_steps=1)
+    job = {"script": SCRIPT, "name": name} | ({"ranks": 2} if name == "uneven" else {})
+    agent = Agent(zygote, job, tmp_path, every_steps=1)
     assert agent.attempt() == "refused", agent.log.read_text()
     assert not agent.told(Progress)
     (refused,) = agent.told(Refused)

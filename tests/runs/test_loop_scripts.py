@@ -16,6 +16,8 @@ from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Zygote
 
 SCRIPTS = ROOT / "tests/support/trainings/loop_scripts"
+LONG = ("compiled", "tar_shards")
+"""`make test` has enough of their kind; torch.compile alone takes seconds."""
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem not in ("__init__", "world"))
 
 
@@ -31,7 +33,7 @@ def _pattern(name: str) -> str:
 
 @pytest.mark.pattern("exact", "own loop", of="name", texts={name: _pattern(name) for name in NAMES})
 @pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in LONG)) for n in NAMES])
 def test_kills_change_no_bit(zygote: Zygote, tmp_path: Path, name: str, count: int) -> None:
     job = job_of(name)
     straight = Agent(zygote, job, tmp_path / "straight").run()

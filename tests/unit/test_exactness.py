@@ -419,6 +419,34 @@ def test_state_that_differs_before_any_interruption_is_named_and_not_compared() 
     assert found.name == "kept"
 
 
+@pytest.mark.parametrize(
+    ("at_end", "in_resumed", "found"),
+    [
+        ({"buffer": "b", "buffer.size": "1", "kept": "1"}, {"kept": "1"}, None),
+        ({"buffer": "b", "buffer.size": "2", "kept": "1"}, {"kept": "1"}, "__main__.buffer"),
+        ({"buffer": "b", "buffer.size": "1", "kept": "1"}, {"buffer": "b", "kept": "1"}, "__main__.buffer.size"),
+        ({"buffer": "b", "buffer.size": "1", "kept": "1"}, {"kept": "2"}, "__main__.kept"),
+    ],
+    ids=["unchanged and not set", "changed and not set", "set in part", "another one differs"],
+)
+def test_a_global_that_only_the_first_start_sets_and_nothing_changes_is_not_compared(
+    at_end: dict[str, str], in_resumed: dict[str, str], found: str | None
+) -> None:
+    """For example the variables of code that makes the data unless they are there."""
+
+    def of_script(places: dict[str, str]) -> dict[str, str]:
+        return {f"__main__.{name}": text for name, text in places.items()}
+
+    begun = {"buffer": "b", "buffer.size": "1", "kept": "0"}
+    noted = ObjectsRecorded(moment="batch 1", places=of_script(begun))
+    straight = Trace([noted, *whole(end=replace(WHOLE, places=of_script(at_end)), after=())])
+    killed = resumed(*whole(3, end=replace(WHOLE, places=of_script(in_resumed)), after=()))
+    first = first_difference(straight, killed)
+    assert (None if first is None else first.name) == found
+    left_out = [each.name for each in scope.not_compared({0: straight}, {0: killed}) if each.why == scope.UNSET]
+    assert left_out == (["__main__.buffer"] if found in (None, "__main__.kept") else [])
+
+
 def table(at: str, *losses: str) -> dict[str, str]:
     """What a trace has of a list of rows, each with a time and a loss."""
     found = {"rows": f"list of {len(losses)}"}

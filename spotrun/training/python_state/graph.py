@@ -75,7 +75,8 @@ LEAVES = frozenset({"array", "mapped", "masked", "tensor", "bytearray"})
 """Kinds of objects that are compared and saved whole."""
 BEHIND: dict[type, tuple[str, ...]] = {
     partial: ("func", "args", "keywords"), ChainMap: ("maps",), UserDict: ("data",), UserList: ("data",),
-    memoryview: ("obj",), DataLoader: ("generator", "sampler", "batch_sampler"), BatchSampler: ("sampler",),
+    memoryview: ("obj",), DataLoader: ("dataset", "generator", "sampler", "batch_sampler", "collate_fn"),
+    BatchSampler: ("sampler",),
     RandomSampler: ("generator",), WeightedRandomSampler: ("generator",), SubsetRandomSampler: ("generator",),
 }  # fmt: skip
 """
@@ -235,7 +236,7 @@ class Walk:
         self._run()
 
     def hooks(self, found: Sequence[tuple[object, str]]) -> None:
-        """Walk hooks that the script has registered with torch, each with its path."""
+        """Walk functions that the script has given to torch, such as hooks, each with its path."""
         self._waiting.extend(found)
         self._run()
 

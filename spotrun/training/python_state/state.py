@@ -58,6 +58,7 @@ class PythonState:
         self._work = work
         self._baseline = Baseline()
         self._data: dict[str, object] = {}
+        self._collate: list[tuple[object, str]] = []
         self._stops: dict[int, object] = {}
         self._copies = Copies()
         self._dumps = 0
@@ -94,15 +95,17 @@ class PythonState:
         self._stops.pop(id(None), None)
         self._carried = self._carried | self._stops.keys()  # a new set, because the one before is in use
         self._unseen.leave_out(self._carried)
-        dataset = getattr(loader, "dataset", None)
-        if not is_indexed(loader):
-            return
         if stage == "train":
-            own = dict(_own_within(self._script, dataset, f"data[{number}]"))
+            path = f"data[{number}]"
+            dataset = getattr(loader, "dataset", None) if is_indexed(loader) else None
+            own = dict(_own_within(self._script, dataset, path))
+            collate = [(loader.collate_fn, f"{path}.collate_fn")] if hasattr(loader, "collate_fn") else []
             self._data |= own
+            self._collate += collate
             walk = Walk(self._script, self._stops, None)
             for path, part in own.items():
                 walk.root(part, path)
+            walk.hooks(collate)
             self._baseline.add(walk)
 
     def starts(self) -> None:
@@ -196,7 +199,7 @@ class PythonState:
         for path, root in chain(roots.items(), self._data.items()):
             walk.root(root, path)
         walk.modules()
-        walk.hooks(self._hook_roots.now(framework.module, framework.optimizers))
+        walk.hooks([*self._collate, *self._hook_roots.now(framework.module, framework.optimizers)])
         return walk
 
     def news(self) -> list[UntrackedChange]:

@@ -1,6 +1,7 @@
 """
-Saves and loads objects that can export their own state: random number generators, and the learning-rate schedulers,
-optimizers and gradient scalers that a script keeps in its own objects.
+Saves and loads objects that can export their own state: random number generators; the learning-rate schedulers,
+optimizers and gradient scalers that a script keeps in its own objects; and values that processes share
+(`multiprocessing.Value` and `Array`).
 
 An exported state is saved as nested values. If the state contains an object that the script also uses elsewhere, the
 two uses no longer share this object after a restore: the restored state contains a copy.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,13 +57,17 @@ _WAYS: dict[type, _Way] = {
     random.Random: _Way(lambda one: one.getstate(), lambda one, state: one.setstate(state)),
     np.random.RandomState: _Way(lambda one: one.get_state(legacy=False), lambda one, state: one.set_state(state)),
     np.random.Generator: _Way(lambda one: one.bit_generator.state, _set_numpy_state),
+    Synchronized: _Way(lambda one: one.value, lambda one, state: setattr(one, "value", state)),
+    SynchronizedArray: _Way(lambda one: list(one[:]), lambda one, state: one.__setitem__(slice(None), state)),
     torch.Generator: _Way(lambda one: one.get_state(), lambda one, state: one.set_state(state.cpu())),
 }
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
 
 
 def is_asked(cls: type) -> bool:
-    return cls in GENERATORS or issubclass(cls, LRScheduler | Optimizer | torch.amp.GradScaler)
+    return cls in (*GENERATORS, Synchronized, SynchronizedArray) or issubclass(
+        cls, LRScheduler | Optimizer | torch.amp.GradScaler
+    )
 
 
 def parts_of(asked: object) -> Iterable[tuple[str, object]]:

@@ -16,9 +16,9 @@ import torch
 from spotrun.training.python_state.encoding import UntrackedChange
 
 SET_BY_LIBRARIES = (
-    "SPOTRUN_", "PL_", "WANDB_", "MLFLOW_", "COMET_", "NEPTUNE_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_",
-    "KMP_", "OMP_", "MKL_", "OPENBLAS_", "TOKENIZERS_", "TRANSFORMERS_", "HF_", "TF_", "XLA_", "MASTER_", "PYTHON",
-    "LD_",
+    "SPOTRUN_", "PL_", "WANDB_", "MLFLOW_", "COMET_", "NEPTUNE_", "CUDA_", "NCCL_", "TORCH", "_TORCH", "PYTORCH_",
+    "TRITON_", "KMP_", "OMP_", "MKL_", "OPENBLAS_", "TOKENIZERS_", "TRANSFORMERS_", "HF_", "TF_", "XLA_", "MASTER_",
+    "PYTHON", "LD_",
 )  # fmt: skip
 """
 Prefixes of environment variables that libraries set, and that do not affect the result of a step. A change of such a

@@ -268,6 +268,7 @@ class FrameworkTrace:
     def _add_data(self, places: Places) -> None:
         for number, loader in enumerate(self._here.loaders("train")):
             places.add(f"data[{number}]", getattr(loader, "dataset", None))
+            places.add(f"data[{number}].collate_fn", getattr(loader, "collate_fn", None))
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], ...]:

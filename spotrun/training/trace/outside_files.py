@@ -14,6 +14,7 @@ from spotrun.exactness.trace_file import FILE_VARIABLE, INSTANCES_VARIABLE
 
 PATHS_MAX = 1_000
 """Maximum number of paths that are recorded."""
+CACHES = ("/__pycache__/", "/torchinductor_")
 _WRITES = os.O_WRONLY | os.O_RDWR
 _OPEN_FILES = Path("/proc/self/fd")
 
@@ -34,14 +35,14 @@ class OutsideFiles:
 
     def written(self) -> tuple[str, ...]:
         """
-        Return the recorded files that still exist. Three kinds are left out, because they always differ from process to
-        process: files in the folders of spotrun's instances, trace files, and Python's caches.
+        Return the recorded files that still exist. Some are left out, because they always differ from process to
+        process: files in the folders of spotrun's instances, trace files, and the caches of Python and `torch.compile`.
         """
         there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
         return tuple(sorted(path for path in there if self._counts(path)))
 
     def _counts(self, path: str) -> bool:
-        return not path.startswith(self._apart) and "/__pycache__/" not in path
+        return not path.startswith(self._apart) and not any(folder in path for folder in CACHES)
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":

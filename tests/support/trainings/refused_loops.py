@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import time
 
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
@@ -190,6 +193,18 @@ def begins_from_state() -> None:
             step()
             s.steps += 1
             print(s.steps - start, half)
+
+
+def uneven() -> None:
+    distributed.init_process_group("gloo", rank=int(os.environ["LOCAL_RANK"]), world_size=2)
+    replica = DistributedDataParallel(model)
+    loop = Loop(model=replica, optimizer=optimizer)
+    mine = DataLoader(TensorDataset(torch.zeros(8 + 2 * distributed.get_rank(), 3)), 2)
+    for _ in loop.epochs(2):
+        with Join([replica]):
+            for x in loop.batches(mine):
+                replica(*x).sum().backward()
+                optimizer.step()
 
 
 def raises() -> None:

@@ -1,7 +1,8 @@
-"""Two processes by torch.distributed, a model in DistributedDataParallel, and a sampler that gives each its share."""
+"""Two processes by torch.distributed, DistributedDataParallel with `no_sync`, and a sampler for each one's share."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import torch
@@ -24,12 +25,15 @@ def main() -> None:
     s = loop.state(losses=[])
     for epoch in loop.epochs(3):
         train.sampler.set_epoch(epoch)
-        for x in loop.batches(train):
-            loss = loss_of(model, x)
-            optimizer.zero_grad()
-            loss.backward()
+        for number, x in loop.enumerate(train):
+            syncs = number % 2 == 1
+            with contextlib.nullcontext() if syncs else model.no_sync():
+                loss = loss_of(model, x)
+                loss.backward()
             tick()
-            optimizer.step()
+            if syncs:
+                optimizer.step()
+                optimizer.zero_grad()
             s.losses.append(loss.item())
             tick()
     done(model=model, optimizer=optimizer, losses=s.losses)
