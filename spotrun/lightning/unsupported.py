@@ -48,7 +48,8 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
         _has_callback("BatchSizeFinder", "LearningRateFinder"),
         Problem(
             "a tuner callback runs trainings of its own inside fit()",
-            "run the tuner once, and put its result into the script",
+            "run the tuner once with plain python, and write its result in its place: `model.lr = …` for "
+            "`tuner.lr_find(model)`, `batch_size=…` in the loader for `tuner.scale_batch_size(model)`",
         ),
     ),
     (
