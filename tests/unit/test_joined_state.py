@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from errno import EACCES
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -205,6 +206,17 @@ def test_a_secret_in_another_members_file_is_neither_stored_nor_told(pair: Pair)
     with pytest.raises(StateRefused, match=r"out/of-1 cannot be stored: the file contains .* secret \(on 1\.1\)"):
         pair.commit()
     assert not any(b"hunter2" in data for data in cast(MemoryStore, pair.run.store).objects.values())
+
+
+def test_a_file_that_another_member_cannot_read_is_named(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(work: object, file: object) -> None:
+        raise PermissionError(EACCES, "Permission denied")
+
+    monkeypatch.setattr(state_answers, "at_place", unreadable)
+    pair.lead.write("out/of-0", "0")
+    pair.other.write("out/of-1", "0")
+    with pytest.raises(StateRefused, match=r"out/of-1 cannot be read: Permission denied \(on 1\.1\)"):
+        pair.commit()
 
 
 def test_a_member_whose_files_never_stop_changing_is_named(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ class StateAnswers:
             ):
                 continue
             # After an error, the lead's question is still there in the next turn.
-            with contextlib.suppress(StoreError, CheckpointDamaged, TornFile, OSError, Abandoned):
+            with contextlib.suppress(StoreError, CheckpointDamaged, TornFile, Abandoned):
                 self._say(self._answer(asked, begun), begun)
 
     def _say(self, answer: StateAnswer, begun: StateAtStart) -> None:
@@ -206,7 +206,7 @@ class StateAnswers:
         Store the files and links in `unlike`, and their list.
 
         Raises:
-            TornFile, OSError: a file was changed or removed before it was read.
+            TornFile: a file was changed or removed before it was read.
             Abandoned: the trainer has ended, or was replaced.
             StoreError: not everything could be stored.
         """
@@ -249,6 +249,10 @@ class StateAnswers:
                 pieces = sending.pieces(whole.pieces(PIECE_MAX_BYTES))
         except Refused as refused:
             raise Refused(f"{path} cannot be stored: {refused}") from refused
+        except FileNotFoundError as error:
+            raise TornFile from error
+        except OSError as error:
+            raise Refused(f"{path} cannot be read: {error.strerror}") from error
         entry = output_file(path, seen.stamp, self._attempt, pieces, stat.S_IMODE(seen.stamp.mode))
         self._entries[path] = seen, entry
         return entry
