@@ -118,6 +118,16 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
+def bytes_in(tensor: Tensor) -> Tensor:
+    """
+    Return the bytes of a contiguous tensor, as a tensor of uint8 that shares its memory.
+
+    A contiguous tensor of one item may have any stride, for example a column of a matrix with one row. torch cannot
+    view such a tensor as bytes, so it first gets the stride 1.
+    """
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
 Need = Callable[[int], None]
 """Waits until this many of an image's leading bytes have arrived."""
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint.accelerator import CopyStreams, Moment, pin, unpin
-from spotrun.checkpoint.snapshot import ImagePlan, Piece, write_header, write_pieces
+from spotrun.checkpoint.snapshot import ImagePlan, Piece, bytes_in, write_header, write_pieces
 
 _PAGE_BYTES = 4096
 T = TypeVar("T")
@@ -186,7 +186,7 @@ def _tensors(pieces: Iterable[Piece]) -> list[Tensor]:
 
 
 def _same_bits(piece: Piece, memory: Tensor) -> bool:
-    one = piece.tensor.detach().contiguous().cpu().view(-1).view(torch.uint8)
+    one = bytes_in(piece.tensor.detach().contiguous().cpu())
     other = memory[piece.start : piece.start + piece.size_bytes]
     if not (piece.size_bytes | one.data_ptr() | other.data_ptr()) % 8:
         one, other = one.view(torch.int64), other.view(torch.int64)  # 8 bytes at a time, in a seventh of the time

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from spotrun.training.by_name import is_a
+from spotrun.training.python_state.arrays import memory_of
 
 DIGEST_BYTES = 16
 
@@ -51,5 +52,5 @@ def digest(weight: Tensor) -> str:
     """Return a digest of the weight's bits, type and shape."""
     data = weight.detach().cpu().contiguous()
     found = hashlib.blake2b(f"{weight.dtype} {tuple(weight.shape)} ".encode(), digest_size=DIGEST_BYTES)
-    found.update(data.flatten().view(torch.uint8).numpy().data)
+    found.update(memory_of(data).data)
     return found.hexdigest()

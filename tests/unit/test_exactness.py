@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,8 @@ from spotrun.exactness.trace import (
     encode_record,
 )
 from spotrun.exactness.trace_file import TraceFile, path_of_rank, read_ranks
+from spotrun.training.python_state.arrays import memory_of
+from spotrun.training.trace.digests import digest_of_leaf
 from spotrun.verify.kills import PlannedKill
 from spotrun.verify.rehearsal import RehearsalResult
 from spotrun.verify.verification import compare
@@ -445,6 +448,14 @@ def test_a_global_that_only_the_first_start_sets_and_nothing_changes_is_not_comp
     assert (None if first is None else first.name) == found
     left_out = [each.name for each in scope.not_compared({0: straight}, {0: killed}) if each.why == scope.UNSET]
     assert left_out == (["__main__.buffer"] if found in (None, "__main__.kept") else [])
+
+
+def test_each_column_of_a_matrix_with_one_row_has_a_digest() -> None:
+    """torch cannot view one item as bytes if its stride is not 1, as in the weights of a layer with one output."""
+    row = torch.randn(1, 8)
+    assert len({digest_of_leaf(row[:, column]) for column in range(8)}) == 8
+    assert digest_of_leaf(row[:, 3]) == digest_of_leaf(row[:, 3].clone())
+    assert memory_of(row[:, 3]).tobytes() == row[0, 3].numpy().tobytes()
 
 
 def table(at: str, *losses: str) -> dict[str, str]:

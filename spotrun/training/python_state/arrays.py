@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint.layout import ITEM_BYTES
+from spotrun.checkpoint.snapshot import bytes_in
 
 Array = np.ndarray[Any, Any]
 MaskedArray: TypeAlias = "np.ma.MaskedArray[Any, Any]"
@@ -30,7 +31,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 def memory_of(tensor: Tensor) -> Array:
     """Return a view of a dense CPU tensor's bytes. It is valid while the tensor's `data_ptr` stays the same."""
-    return tensor.view(-1).view(torch.uint8).numpy()
+    return bytes_in(tensor).numpy()
 
 
 def bytes_of(array: Array) -> Tensor:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spotrun.checkpoint.snapshot import bytes_in
 from spotrun.training.python_state.arrays import Masked, MaskedArray, is_dense, memory_of
 from spotrun.training.python_state.stateful_objects import GENERATORS, state_of
 
@@ -163,7 +164,7 @@ def _bits(tensor: Tensor) -> bytes:
 def _checksum(tensor: Tensor, whole: bool) -> int:
     if not tensor.is_contiguous():
         tensor = (tensor if whole else tensor[:: max(1, len(tensor) // SAMPLES)]).contiguous()
-    flat = tensor.view(-1).view(torch.uint8)
+    flat = bytes_in(tensor)
     if flat.is_cpu:
         return _checksum_of_array(flat.numpy(), whole)
     return int((flat if whole else flat[:: max(1, flat.numel() // (SAMPLES * SAMPLE_BYTES))]).sum(dtype=torch.int64))

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spotrun.checkpoint.snapshot import bytes_in
 from spotrun.exactness.same_everywhere import without_instances
 from spotrun.exactness.trace_file import INSTANCES_VARIABLE
 
@@ -94,7 +95,7 @@ def _digest_of_tensor(tensor: Tensor) -> str:
         return sha256(kind + b"without data").hexdigest()
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     data = (dense.dequantize() if dense.is_quantized else dense).cpu().resolve_conj().resolve_neg().contiguous()
-    return sha256(kind + data.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+    return sha256(kind + bytes_in(data).numpy().tobytes()).hexdigest()
 
 
 def stable(leaf: Any) -> str:
