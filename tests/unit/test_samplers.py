@@ -8,7 +8,7 @@ from collections import deque
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, RandomSampler, Sampler, WeightedRandomSampler
 
 from spotrun.training import seeds
 from spotrun.training.data import samplers
@@ -50,6 +50,22 @@ def test_a_pass_that_is_drawn_again_in_another_process_is_the_same():
     assert again.array.tolist() == [1, 1]
     assert again.table[-2:] == [499, 1]
     assert pass_of(other, again, 3) == pass_of(state, sampler, 3) == [4]
+
+
+def test_weights_that_the_script_shares_and_changes_within_the_pass_are_those_of_its_beginning_when_it_is_drawn_again():
+    """A resume has restored the script's own tensor before, so the new process has the later weights."""
+    weights = torch.ones(100, dtype=torch.double)
+    sampler = WeightedRandomSampler(weights, 100, generator=torch.Generator().manual_seed(1))
+    state = Samplers(sampler)
+    order = pass_of(state, sampler, 0)
+    weights[:90] = 0
+    restored = weights.clone()
+    again = WeightedRandomSampler(restored, 100, generator=torch.Generator().manual_seed(1))
+    other = Samplers(again)
+    other.resume(state.state(next_pass=False))
+    assert pass_of(other, again, 0) == order
+    assert again.weights is restored
+    assert torch.equal(restored, weights)
 
 
 def test_long_list_that_a_hook_shuffles_in_place_is_saved_as_an_array():

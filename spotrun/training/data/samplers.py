@@ -103,7 +103,10 @@ class Samplers:
         """
         if next_pass:
             return {"before": _packed(self._to_save(self._copies())), "since": {}}
-        return {"before": _packed(self._begun_with), "since": _packed(self._since())}
+        since = self._since()
+        # The script may share a long value that it has changed since, so a new process may not have it as it was.
+        shared = {name: self._before[name] for name in since if name in self._before}
+        return {"before": _packed(self._begun_with | shared), "since": _packed(since)}
 
     def _to_save(self, values: Values) -> Values:
         """
@@ -159,6 +162,8 @@ def _fill(sampler: Any, name: str, value: Any) -> None:
     elif isinstance(held, dict):
         held.clear()
         held.update(value)
+    elif isinstance(held, Tensor) and isinstance(value, Tensor) and held.shape == value.shape:
+        held.copy_(value)
     else:
         setattr(sampler, name, value)
 
