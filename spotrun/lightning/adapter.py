@@ -121,10 +121,10 @@ class LightningFramework(Position, Loaders):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        No objects: HARMLESS in training/python_state/encoding.py names Lightning's packages, so objects of these
-        packages are not inspected anyway.
+        The Trainer. HARMLESS in training/python_state/encoding.py names Lightning's packages, so further objects of
+        these packages are not inspected anyway.
         """
-        return ()
+        return (self._trainer,)
 
     def roots(self) -> Mapping[str, object]:
         """

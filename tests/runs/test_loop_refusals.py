@@ -43,10 +43,10 @@ PATTERNS = {
         ("sliced", "islice() counts the batches", "loop.enumerate"),
         ("cycle_before_the_pass", "zip() reads its other iterables from their beginning", "it = loop.cycle(other)"),
         ("cycle_within", "loop.cycle was called while the loop was running", "before the loop"),
-        ("reads_on_and_on", "others (refused_loops.py:119)", "others = loop.cycle(loader) before the loop"),
+        ("reads_on_and_on", "others (refused_loops.py:122)", "others = loop.cycle(loader) before the loop"),
         (
             "counts_in_a_local",
-            "no checkpoint holds them: best (refused_loops.py:108), total (refused_loops.py:105)",
+            "no checkpoint holds them: best (refused_loops.py:111), total (refused_loops.py:108)",
             "s = loop.state(best=0, total=0) before the loop, and s.best in place of best; or set checkpoint",
         ),
         ("sets_what_it_lacks", "holds them: scale (refused_loops.py:", "s = loop.state(scale=None) before the loop"),

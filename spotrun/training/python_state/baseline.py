@@ -101,6 +101,10 @@ class Baseline:
         for module, names in walk.plain:
             self._quiet[id(module)] = LibraryModuleState.of(module, names)
 
+    def weights(self) -> Iterator[Tensor]:
+        """Yield the tensors of modules that have a path, so that a snapshot can refer to them."""
+        return (one for one in self._registered.values() if isinstance(one, Tensor) and self.path_of(one) is not None)
+
     def add_started(self, walk: Walk) -> None:
         """
         Add the objects that the script's hooks have created since `add`. A resumed process creates these objects too.

@@ -92,6 +92,7 @@ class Encoder:
         self._states: dict[int, tuple[str, Encoded]] = {}
         self._dead: dict[int, UntrackedChange] = {}
         self._numbers: dict[int, int] = {}
+        self._weights: dict[object, Tensor] | None = None
         self._waiting: deque[int] = deque()
         self.lost: list[UntrackedChange] = []
         self._changes: dict[int, Change] = {}
@@ -229,7 +230,20 @@ class Encoder:
         path = node.path if known is None else known
         if known is None and (like := self._part_like(node)) is not None:
             return ("copy", path, False, content_of(node.value, like, self._walk.own_parts))
+        if known is None and (weight := self._weight_behind(node.value)) is not None:
+            return ("weight", path, False, self._value(weight))
         return (node.kind, path, known is not None, self._content(node))
+
+    def _weight_behind(self, value: Any) -> Tensor | None:
+        """
+        Return the weight of a module whose memory the tensor shares, as those in a `state_dict()` do; None if there is
+        none. Such a tensor changes with the weight.
+        """
+        if type(value) is not Tensor or value.requires_grad or not is_storable(value) or not value.numel():
+            return None
+        if self._weights is None:
+            self._weights = {_memory_of(one): one for one in self._baseline.weights() if is_storable(one)}
+        return self._weights.get(_memory_of(value))
 
     def _content(self, node: Node) -> Any:
         value = node.value
@@ -237,7 +251,8 @@ class Encoder:
             return self._of_holder(node)
         match node.kind:
             case "tensor":
-                return (value.detach(), str(value.device), value.requires_grad, type(value) is torch.nn.Parameter)
+                kind = (str(value.device), value.requires_grad, type(value) is torch.nn.Parameter)
+                return (value.detach(), *kind, *_gradient_of(value))
             case "array" | "mapped":
                 return (bytes_of(value), value.dtype.str, tuple(value.shape))
             case "masked":
@@ -285,7 +300,10 @@ class Encoder:
         carried, whole = {}, known or self._can_be_made_anew(node)
         for name, part in change.parts.items():
             if type(part) is MethodType and part.__self__ is node.value:
-                continue  # the class's own method, which a framework has put back
+                if getattr(type(node.value), name, None) is not part.__func__:
+                    whole = False
+                    self.lost.append(UntrackedChange(f"{node.path}.{name}", "a method of the object itself"))
+                continue  # otherwise, it is the class's own method, which a framework has put back
             lost = self._lost_part(f"{node.path}.{name}", node, part)
             if lost is None:
                 carried[name] = self._value(part)
@@ -346,3 +364,12 @@ class Encoder:
 
 def _is_factory(value: object) -> bool:
     return type(value) is type and value in FACTORIES.values()
+
+
+def _memory_of(tensor: Tensor) -> object:
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _gradient_of(tensor: Tensor) -> tuple[Tensor, ...]:
+    grad = tensor.grad if tensor.is_leaf else None
+    return () if grad is None or not is_storable(grad) else (grad.detach(),)

@@ -228,6 +228,12 @@ class Walk:
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
         self._run()
 
+    def library_object(self, value: Any, path: str) -> None:
+        """Walk the attributes that the script has added to an object of a library, such as the optimizer."""
+        if id(value) not in self.nodes:
+            self._keep(Node("object", path, value, self._script.added_to(value), self._still))
+        self._run()
+
     def modules(self) -> None:
         for name, module in self._script.modules.items():
             if id(module) not in self.nodes:

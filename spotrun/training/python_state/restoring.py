@@ -191,6 +191,8 @@ class Restorer:
                 return KeptIterator(self._loader(content[0]), *content[1:])
             case "copy":
                 return self._copy(content)
+            case "weight":
+                return self._weight(content)
         if kind not in _CONTAINERS:
             raise _Missing
         return _CONTAINERS[kind]()
@@ -199,6 +201,13 @@ class Restorer:
         """Return the loader of an iterator. If it was made during training, make one like it, over the same dataset."""
         kind, *content = encoded
         return DataLoader(self._value(content[0]), **content[1]) if kind == "loader" else self._value(encoded)
+
+    def _weight(self, encoded: Any) -> Tensor:
+        """Return a tensor that shares its memory with a weight."""
+        weight = self._value(encoded)
+        if not isinstance(weight, Tensor):
+            raise _Missing
+        return weight.detach()
 
     def _instance(self, content: dict[str, Any]) -> Any:
         cls = self._class(content["class"], content.get("at"))
@@ -270,7 +279,7 @@ class Restorer:
 
     def _parts(self, kind: str, content: Any) -> Any:
         match kind:
-            case "array" | "mapped" | "masked" | "tensor" | "copy":
+            case "array" | "mapped" | "masked" | "tensor" | "copy" | "weight":
                 return None
             case "bytearray":
                 return content
@@ -363,8 +372,8 @@ class Restorer:
                 stateful_objects.load(value, parts)
             case "iterator":
                 value.move(*parts)
-            case "copy":
-                pass  # `_copy` has already filled it
+            case "copy" | "weight":
+                pass  # made with its content
             case _:
                 _fill_holder(kind, value, parts, content["gone"])
 
@@ -415,7 +424,7 @@ def _is_array(standing: Any, dtype: str, shape: tuple[int, ...]) -> bool:
 
 
 def _is_tensor(standing: Any, content: Any) -> bool:
-    saved, device, _, is_parameter = content
+    saved, device, _, is_parameter, *_ = content
     return (
         type(standing) is (nn.Parameter if is_parameter else Tensor)
         and standing.shape == saved.shape
@@ -426,18 +435,30 @@ def _is_tensor(standing: Any, content: Any) -> bool:
     )
 
 
-def _new_tensor(saved: Tensor, device: str, requires_grad: bool, is_parameter: bool) -> Tensor:
+def _new_tensor(
+    saved: Tensor, device: str, requires_grad: bool, is_parameter: bool, grad: Tensor | None = None
+) -> Tensor:
     tensor = saved.to(device, copy=True)
     if is_parameter:
-        return nn.Parameter(tensor, requires_grad)
-    return tensor.requires_grad_(requires_grad) if tensor.is_floating_point() or tensor.is_complex() else tensor
+        tensor = nn.Parameter(tensor, requires_grad)
+    elif tensor.is_floating_point() or tensor.is_complex():
+        tensor.requires_grad_(requires_grad)
+    if grad is not None:
+        tensor.grad = grad.to(device, copy=True)
+    return tensor
 
 
 @torch.no_grad()
-def _fill_tensor(tensor: Tensor, saved: Tensor, _device: str, requires_grad: bool, _is_parameter: bool) -> None:
+def _fill_tensor(
+    tensor: Tensor, saved: Tensor, device: str, requires_grad: bool, _is_parameter: bool, grad: Tensor | None = None
+) -> None:
     tensor.copy_(saved)
-    if tensor.is_leaf and tensor.requires_grad != requires_grad:
+    if not tensor.is_leaf:
+        return
+    if tensor.requires_grad != requires_grad:
         tensor.requires_grad_(requires_grad)
+    if tensor.grad is not None or grad is not None:
+        tensor.grad = None if grad is None else grad.to(device, copy=True)
 
 
 def _member(name: str, member: str) -> Enum:

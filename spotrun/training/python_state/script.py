@@ -13,6 +13,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from spotrun.checkpoint.slots import attributes_of
+
 INSTALLED = ("site-packages", "dist-packages")
 """Names of folders whose content counts as libraries, even inside the work folder."""
 PYTHON = tuple(os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "platstdlib"))
@@ -69,6 +71,17 @@ class Script:
             path.startswith(PYTHON) or set(INSTALLED) & set(Path(path).parts)
         )
 
+    def added_to(self, value: object) -> dict[str, Any]:
+        """
+        Return the attributes that the script has added to an object of a library: those that its code assigns, and that
+        no method of the object's class sets.
+        """
+        held = attributes_of(value)
+        files = (vars(module).get("__file__") for module in self.modules.values())
+        assigned = frozenset[str]().union(*(_assigned_in(file) for file in files if isinstance(file, str)))
+        names = held.keys() & assigned - set_by(type(value).__mro__)
+        return {name: held[name] for name in sorted(names)}
+
     def owns(self, thing: type | FunctionType) -> bool:
         """Return whether a module of the script defines `thing`."""
         return thing.__module__ in self.modules
@@ -111,6 +124,21 @@ class Script:
             libraries = tuple(base for base in others if base.__module__ != "collections")  # but not UserDict.data
             self._set_by_libraries[cls] = set_by(libraries)
         return self._set_by_libraries[cls]
+
+
+@cache
+def _assigned_in(file: str) -> frozenset[str]:
+    """Return the names of the attributes that the code in a Python file assigns."""
+    try:
+        waiting = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)]
+    except (OSError, SyntaxError, ValueError):  # not a source file
+        return frozenset()
+    found = set[str]()
+    while waiting:
+        code = waiting.pop()
+        waiting += [part for part in code.co_consts if isinstance(part, CodeType)]
+        found.update(one.argval for one in dis.get_instructions(code) if one.opname == "STORE_ATTR")
+    return frozenset(found)
 
 
 @cache

@@ -59,6 +59,7 @@ class PythonState:
         self._baseline = Baseline()
         self._data: dict[str, object] = {}
         self._collate: list[tuple[object, str]] = []
+        self._loaders: list[object] = []
         self._stops: dict[int, object] = {}
         self._copies = Copies()
         self._dumps = 0
@@ -102,10 +103,13 @@ class PythonState:
             collate = [(loader.collate_fn, f"{path}.collate_fn")] if hasattr(loader, "collate_fn") else []
             self._data |= own
             self._collate += collate
+            self._loaders += [loader]
             walk = Walk(self._script, self._stops, None)
             for path, part in own.items():
                 walk.root(part, path)
             walk.hooks(collate)
+            for path, one in self._of_libraries():
+                walk.library_object(one, path)
             self._baseline.add(walk)
 
     def starts(self) -> None:
@@ -198,9 +202,17 @@ class PythonState:
         walk.trained(framework.module, "module", framework.own_attributes)
         for path, root in chain(roots.items(), self._data.items()):
             walk.root(root, path)
+        for path, one in self._of_libraries():
+            walk.library_object(one, path)
         walk.modules()
         walk.hooks([*self._collate, *self._hook_roots.now(framework.module, framework.optimizers)])
         return walk
+
+    def _of_libraries(self) -> Iterator[tuple[str, object]]:
+        """Yield the objects of libraries to which scripts add attributes."""
+        kinds = {"optimizers": self._framework.optimizers, "framework": self._framework.own_objects}
+        for name, found in (*kinds.items(), ("loaders", self._loaders)):
+            yield from ((f"{name}[{n}]", one) for n, one in enumerate(found) if not self._script.owns(type(one)))
 
     def news(self) -> list[UntrackedChange]:
         """

@@ -1,4 +1,4 @@
-"""Masks that a collate function draws by a counter of its own, shared between processes, as I-JEPA does it."""
+"""Masks that a collate function draws by a counter of its own, as I-JEPA does it, and counters on library objects."""
 
 from __future__ import annotations
 
@@ -32,20 +32,31 @@ def main():
     context, target = nn.Linear(WIDTH, 8), nn.Linear(WIDTH, 8).requires_grad_(False)
     optimizer = torch.optim.AdamW(context.parameters(), 0.01)
     masks = Masks()
+    push = torch.zeros(8, WIDTH, requires_grad=True)
     loop = Loop(seed=17, local=LOCAL, context=context, target=target, optimizer=optimizer)
     train = DataLoader(Noisy(), 5, shuffle=True, collate_fn=masks)
+    train.batches_read = 0
+    s = loop.state(newest={})
     for _ in loop.epochs(3):
+        s.newest = context.state_dict()  # the weights themselves, and no copies of them
         for x, mask in loop.batches(train):
-            loss = (context(x * mask) - target(x)).square().mean()
+            drift = 0 if push.grad is None else (push + push.grad).mean()
+            loss = (context(x * mask) - target(x)).square().mean() * (1 + 0.001 * train.batches_read) + drift
             optimizer.zero_grad()
             loss.backward()
             tick()
             optimizer.step()
+            optimizer.steps = getattr(optimizer, "steps", 0) + 1
+            train.batches_read = getattr(train, "batches_read", 0) + 1
+            push.grad = context.weight.detach() * optimizer.steps
             with torch.no_grad():
+                push += 0.1 * push.grad
                 for slow, fast in zip(target.parameters(), context.parameters(), strict=True):
                     slow.mul_(0.9).add_(fast, alpha=0.1)
             tick()
-    done(context=context, target=target, optimizer=optimizer, calls=masks.calls, last=list(masks.last))
+    shared = s.newest["weight"].data_ptr() == context.weight.data_ptr()
+    counts = (masks.calls, list(masks.last), optimizer.steps, train.batches_read, shared)
+    done(context=context, target=target, optimizer=optimizer, counts=counts, push=push)
 
 
 main()
