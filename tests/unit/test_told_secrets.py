@@ -52,7 +52,7 @@ def test_the_fields_that_are_left_as_they_are_exist() -> None:
     fields = {field for written in WRITTEN for field, _ in texts(example(inspect.type_info(written)))}
     assert fields >= NAMES
     assert fields - NAMES == {
-        *("detail", "reason", "place", "what", "versions", "metrics", "console_tail", "trouble", "unlike"),
+        *("detail", "reason", "place", "what", "versions", "metrics", "console_tail", "trouble", "unlike", "refused"),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +27,8 @@ Special methods and attributes that affect how an instance is created or freed. 
 script's class that defines one of them.
 """
 _HARMLESS_BASES = frozenset({"abc", "typing", "typing_extensions"})
+_ASSIGNED = re.compile(rb"\.(\w+)\s*(?::[^=\n]+)?(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
+"""Matches the assignment to an attribute, as in `trainer.best = 1` or `optimizer.steps += 1`."""
 _STORE_ATTR = dis.opmap["STORE_ATTR"]
 
 
@@ -38,6 +41,7 @@ class Script:
         self._seen = 0
         self._judged: dict[str, tuple[Any, bool]] = {}
         self._own: dict[str, ModuleType] = {}
+        self._assigned_by: tuple[Mapping[str, ModuleType], frozenset[str]] = {}, frozenset()
         self._set_by_libraries: dict[type, frozenset[str]] = {}
 
     @classmethod
@@ -77,10 +81,18 @@ class Script:
         no method of the object's class sets.
         """
         held = attributes_of(value)
-        files = (vars(module).get("__file__") for module in self.modules.values())
-        assigned = frozenset[str]().union(*(_assigned_in(file) for file in files if isinstance(file, str)))
-        names = held.keys() & assigned - set_by(type(value).__mro__)
-        return {name: held[name] for name in sorted(names)}
+        others = held.keys() - set_by(type(value).__mro__)
+        return {name: held[name] for name in sorted(others & self._assigned)} if others else {}
+
+    @property
+    def _assigned(self) -> frozenset[str]:
+        """The names of all attributes that the script's code assigns."""
+        modules = self.modules
+        if self._assigned_by[0] is not modules:
+            files = (vars(module).get("__file__") for module in modules.values())
+            names = frozenset[str]().union(*(_assigned_in(file) for file in files if isinstance(file, str)))
+            self._assigned_by = modules, names
+        return self._assigned_by[1]
 
     def owns(self, thing: type | FunctionType) -> bool:
         """Return whether a module of the script defines `thing`."""
@@ -128,17 +140,14 @@ class Script:
 
 @cache
 def _assigned_in(file: str) -> frozenset[str]:
-    """Return the names of the attributes that the code in a Python file assigns."""
+    """
+    Return the names of the attributes that the code in a Python file assigns. Search its text, because compiling
+    hundreds of files takes seconds; names in comments do no harm.
+    """
     try:
-        waiting = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)]
-    except (OSError, SyntaxError, ValueError):  # not a source file
+        return frozenset(name.decode() for name in _ASSIGNED.findall(Path(file).read_bytes()))
+    except (OSError, UnicodeDecodeError):
         return frozenset()
-    found = set[str]()
-    while waiting:
-        code = waiting.pop()
-        waiting += [part for part in code.co_consts if isinstance(part, CodeType)]
-        found.update(one.argval for one in dis.get_instructions(code) if one.opname == "STORE_ATTR")
-    return frozenset(found)
 
 
 @cache

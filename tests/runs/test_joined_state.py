@@ -42,7 +42,7 @@ class Member(StateInstance):
         self.said: Callable[[StateAnswer], object] = lambda answer: None
         self._sequence = 0
         self._name = name
-        self.node.clock = ScaledClock(START, 1000.0)
+        self.node.clock = ScaledClock(START, 100.0)
         self.node.status = SimpleNamespace(facts={})
         self.node.heartbeat = SimpleNamespace(beat_now=self._beat)
 
