@@ -106,7 +106,7 @@ TRAININGS = {
         ["start:1:0", "batch:2:3"],
     ),
     "LearningRateMonitor": ({"callbacks": {"LearningRateMonitor": {}}, "loggers": ["CSVLogger"]}, [*FEW, "train_end"]),
-    "loaders made anew each epoch": ({"trainer": {"reload_dataloaders_every_n_epochs": 1}}, FEW),
+    "loaders made again each epoch": ({"trainer": {"reload_dataloaders_every_n_epochs": 1}}, FEW),
     "two loaders, the short one cycled": ({"loader": "two"}, ["batch:0:2", "start:0:3", "batch:0:5", *SOME[1:]]),
     "loaders until the shortest ends": (
         {"loader": "min_size", "trainer": {"max_epochs": 4}},
@@ -183,11 +183,11 @@ TRAININGS = {
         ["batch:1:5", "batch:2:3", "start:3:0", "batch:3:8", "train_end"],
     ),
     "loaders of the module's own, made once": ({"loader": "of the module"}, FEW),
-    "loaders made anew each second epoch": (
+    "loaders made again each second epoch": (
         {"loader": "of the module", "trainer": {"reload_dataloaders_every_n_epochs": 2, "max_epochs": 4}},
         ["batch:0:3", "start:1:0", "batch:1:5", "start:2:0", "batch:3:2", "validation:3:8"],
     ),
-    "loaders made anew each epoch by what the script has found": (
+    "loaders made again each epoch by what the script has found": (
         {
             "variant": "data that grows",
             "loader": "of the module",
@@ -399,8 +399,8 @@ TOGETHER = {
         },
         ["batch:0:2", "start:1:0", "validation:1:5"],
     ),
-    "loaders of the module's own, made anew each epoch by what the script has found": (
-        TRAININGS["loaders made anew each epoch by what the script has found"][0],
+    "loaders of the module's own, made again each epoch by what the script has found": (
+        TRAININGS["loaders made again each epoch by what the script has found"][0],
         ["start:1:0", "batch:2:1", "start:2:5"],
     ),
     "two processes, the second of which has seen enough, and which shuffle a whole stream": (

@@ -123,7 +123,7 @@ RENAMES = """
 LEFT_OUT = {
     "in a plain list": ("*self.parameters(), *self.blocks[0].parameters()", "", "blocks[0].weight, blocks[0].bias"),
     "in a plain dict": ("*self.parameters(), self.scales['a'][0]", "", "scales['a'][0]"),
-    "held by nobody": ("*self.parameters(), nn.Parameter(torch.ones(3))", "", "one of shape (3,) in optimizer 0"),
+    "held by no object": ("*self.parameters(), nn.Parameter(torch.ones(3))", "", "one of shape (3,) in optimizer 0"),
 }
 
 

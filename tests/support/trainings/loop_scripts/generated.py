@@ -1,4 +1,4 @@
-"""A data set that is a generator, read once, and an iterable one, read anew in each epoch."""
+"""A data set that is a generator, read once, and an iterable one, read again in each epoch."""
 
 from __future__ import annotations
 
