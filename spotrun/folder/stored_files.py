@@ -170,8 +170,11 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         files: dict[str, OutputFile] = {}
         for each in self._by_rank:
-            named = {file.path + (f".rank{each.rank}" if file.path in files else ""): file for file in each.files}
-            files |= {path: msgspec.structs.replace(file, path=path) for path, file in named.items()}
+            for file in each.files:
+                path = file.path
+                while path in files:
+                    path += f".rank{each.rank}"
+                files[path] = msgspec.structs.replace(file, path=path)
         whole = self.of_rank(0).listing.links
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in whole}
         copies = {path: files[place] for path in links if (place := _end_of(path, links)) in files}
