@@ -227,13 +227,12 @@ class _Encoder:
         Encode a tensor. If its memory has another order of axes (channels_last, transposed), keep this order: some
         operations, such as matrix products, give other bits for the same values in another order.
         """
-        if tensor.layout is not torch.strided or tensor.is_contiguous():
-            return {"tensor": self._keep(tensor, path)}
-        axes = sorted(range(tensor.dim()), key=tensor.stride().__getitem__, reverse=True)
-        if not tensor.permute(axes).is_contiguous():
-            return {"tensor": self._keep(tensor, path)}
-        back = sorted(range(tensor.dim()), key=axes.__getitem__)
-        return {"permuted": [self._keep(tensor.permute(axes), path), back]}
+        if tensor.layout is torch.strided and not tensor.is_contiguous():
+            axes = sorted(range(tensor.dim()), key=tensor.stride().__getitem__, reverse=True)
+            if (in_order := tensor.permute(axes)).is_contiguous():
+                back = sorted(range(tensor.dim()), key=axes.__getitem__)
+                return {"permuted": [self._keep(in_order, path), back]}
+        return {"tensor": self._keep(tensor, path)}
 
     def _keep(self, tensor: Tensor, path: Path) -> int:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
@@ -241,7 +240,7 @@ class _Encoder:
         name = _DTYPE_NAMES.get(tensor.dtype)
         if name is None or type(tensor) not in _KINDS:
             raise Unsavable(path, f"a {type(tensor).__name__} of {tensor.dtype}")
-        if (known := self._numbers.setdefault(_memory_of(tensor), len(self.tensors))) < len(self.tensors):
+        if (known := self._numbers.setdefault(memory_key(tensor), len(self.tensors))) < len(self.tensors):
             return known  # a script's hook may return the same weights under two names
         self.tensors.append(tensor)
         self.kinds.append((name, tuple(tensor.shape)))
@@ -258,7 +257,7 @@ class _Encoder:
         return {kind: [self._keep(data, path), array.dtype.str, list(array.shape)]}
 
 
-def _memory_of(tensor: Tensor) -> object:
+def memory_key(tensor: Tensor) -> object:
     """Return a key that two tensors share only if they use the same memory with the same shape and layout."""
     if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return object()

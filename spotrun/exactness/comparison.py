@@ -256,21 +256,11 @@ def unset_places(straight: Trace, interrupted: Trace) -> set[str]:
     begun = next(iter(straight.noted().values()), None)
     if begun is None:
         return set()
-    at_end = _places_at_ends(straight)
-    there = {global_of(place) for places in _places_at_ends(interrupted) for place in places}
-    found = {place for place in begun.places if (name := global_of(place)) and name not in there}
-    changed = {
-        global_of(place)
-        for places in at_end
-        for place, text in places.items()
-        if global_of(place) not in there and begun.places.get(place) != text
-    }
-    return {place for place in found if global_of(place) not in changed}
-
-
-def _places_at_ends(trace: Trace) -> list[Mapping[str, str]]:
-    ends: list[Ended | ProcessEnded] = [*trace.ended, *trace.all_of(ProcessEnded)[-1:]]
-    return [end.places or {} for end in ends]
+    there = {global_of(place) for end in interrupted.ends for place in end.places or ()}
+    unset = {global_of(place) for place in begun.places} - there - {""}
+    at_ends = [item for end in straight.ends for item in (end.places or {}).items()]
+    changed = {global_of(place) for place, text in at_ends if begun.places.get(place) != text}
+    return {place for place in begun.places if global_of(place) in unset - changed}
 
 
 def global_of(place: str) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from spotrun.exactness.comparison import global_of, unset_places, varying_names, varying_places
 from spotrun.exactness.difference import DifferenceKind
-from spotrun.exactness.trace import Ended, Evaluated, ProcessEnded, Trace, Validated
+from spotrun.exactness.trace import Evaluated, ProcessEnded, Trace, Validated
 
 
 class ComparedCount(msgspec.Struct, frozen=True):
@@ -72,8 +72,7 @@ def not_compared(
         found |= dict.fromkeys(varying_places(one, other).names(), VARIES)
         found |= dict.fromkeys(sorted(set(map(global_of, unset_places(one, other)))), UNSET)
         for trace in (one, other):
-            ends: list[Ended | ProcessEnded] = [*trace.ended, *trace.all_of(ProcessEnded)[-1:]]
-            for record in ends:
+            for record in trace.ends:
                 if record.unread is None:
                     found["objects of the script"] = OLDER
                 found |= {place: f"{name} cannot be inspected" for place, name in (record.unread or {}).items()}

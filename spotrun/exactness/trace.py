@@ -204,6 +204,11 @@ class Trace:
         return self.all_of(Ended)
 
     @property
+    def ends(self) -> list[Ended | ProcessEnded]:
+        """The end of each fit, and the end of the last process."""
+        return [*self.ended, *self.all_of(ProcessEnded)[-1:]]
+
+    @property
     def steps(self) -> int:
         """The highest optimizer step in the trace."""
         return max((record.step for record in self.all_of(Trained)), default=0)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spotrun.checkpoint.snapshot import memory_key
 from spotrun.training.python_state import stateful_objects
 from spotrun.training.python_state.arrays import bytes_of, content_of_masked, is_storable, packed_numbers
 from spotrun.training.python_state.baseline import LATE, Baseline, Change
@@ -239,11 +240,11 @@ class Encoder:
         Return the weight of a module whose memory the tensor shares, as those in a `state_dict()` do; None if there is
         none. Such a tensor changes with the weight.
         """
-        if type(value) is not Tensor or value.requires_grad or not is_storable(value) or not value.numel():
+        if type(value) is not Tensor or value.requires_grad or not is_storable(value):
             return None
         if self._weights is None:
-            self._weights = {_memory_of(one): one for one in self._baseline.weights() if is_storable(one)}
-        return self._weights.get(_memory_of(value))
+            self._weights = {memory_key(one): one for one in self._baseline.weights() if is_storable(one)}
+        return self._weights.get(memory_key(value))
 
     def _content(self, node: Node) -> Any:
         value = node.value
@@ -364,10 +365,6 @@ class Encoder:
 
 def _is_factory(value: object) -> bool:
     return type(value) is type and value in FACTORIES.values()
-
-
-def _memory_of(tensor: Tensor) -> object:
-    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _gradient_of(tensor: Tensor) -> tuple[Tensor, ...]:

@@ -105,11 +105,11 @@ class PythonState:
             self._collate += collate
             self._loaders += [loader]
             walk = Walk(self._script, self._stops, None)
-            for path, part in own.items():
-                walk.root(part, path)
+            for where, part in own.items():
+                walk.root(part, where)
             walk.hooks(collate)
-            for path, one in self._of_libraries():
-                walk.library_object(one, path)
+            for where, one in self._of_libraries():
+                walk.library_object(one, where)
             self._baseline.add(walk)
 
     def starts(self) -> None:

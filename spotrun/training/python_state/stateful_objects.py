@@ -62,12 +62,11 @@ _WAYS: dict[type, _Way] = {
     torch.Generator: _Way(lambda one: one.get_state(), lambda one, state: one.set_state(state.cpu())),
 }
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
+_EXACTLY = frozenset({*GENERATORS, Synchronized, SynchronizedArray})
 
 
 def is_asked(cls: type) -> bool:
-    return cls in (*GENERATORS, Synchronized, SynchronizedArray) or issubclass(
-        cls, LRScheduler | Optimizer | torch.amp.GradScaler
-    )
+    return cls in _EXACTLY or issubclass(cls, LRScheduler | Optimizer | torch.amp.GradScaler)
 
 
 def parts_of(asked: object) -> Iterable[tuple[str, object]]:
