@@ -38,6 +38,7 @@ from spotrun.folder.status_objects import (
     StateAnswer,
     StateAsked,
     StateStep,
+    StateStored,
     agent_key,
     read_status,
 )
@@ -195,35 +196,34 @@ class OthersState:
 
     def _stored(self, asked: StateAsked, control: UploadControl, *, final: bool) -> list[StateOfMember]:
         """Have the members store their files, and read their lists."""
-        for heard in self._heard(replace(asked, step=StateStep.STORE), control, final=final):
-            for name, (answer, failed) in heard.items():
-                if answer is not None and answer.refused:
-                    raise StateRefused(f"{answer.refused} (on {name})")
-                if failed and not final:
-                    raise Abandoned
-            if all(each.answer is not None and (each.agrees or each.answer.stored) for each in heard.values()):
-                return [
-                    self._read(rank, each.answer)
-                    for rank, each in enumerate(heard.values(), 1)
-                    if each.answer is not None and each.answer.stored is not None
-                ]
-        raise AssertionError("the answers never end")
+        answers = self._answers(replace(asked, step=StateStep.STORE), control, final=final)
+        return [
+            self._read(rank, answer.stored)
+            for rank, answer in enumerate(answers.values(), 1)
+            if answer.stored is not None
+        ]
 
-    def _read(self, rank: int, answer: StateAnswer) -> StateOfMember:
-        stored = answer.stored
-        assert stored is not None
+    def _read(self, rank: int, stored: StateStored) -> StateOfMember:
         listing = listing_at(self._context.store, stored.key, stored.blake3, READS_WITHIN_S)
         self._pieces.sent_by_member(stored.key, listing)
         return StateOfMember(rank, listing, stored)
 
     def _confirmed(self, asked: StateAsked, control: UploadControl, *, final: bool) -> bool:
         """Return True if no member's files have changed since they were stored."""
-        for heard in self._heard(replace(asked, step=StateStep.CONFIRM), control, final=final):
-            answers = [each.answer for each in heard.values()]
-            if any(each.failed for each in heard.values()) and not final:
+        answers = self._answers(replace(asked, step=StateStep.CONFIRM), control, final=final)
+        return all(answer.rests for answer in answers.values())
+
+    def _answers(self, asked: StateAsked, control: UploadControl, *, final: bool) -> Mapping[MemberName, StateAnswer]:
+        """Ask the other members, and wait until all have answered."""
+        for heard in self._heard(asked, control, final=final):
+            answers = {name: each.answer for name, each in heard.items() if each.answer is not None}
+            for name, answer in answers.items():
+                if answer.refused:
+                    raise StateRefused(f"{answer.refused} (on {name})")
+            if not final and any(each.failed for each in heard.values()):
                 raise Abandoned
-            if None not in answers:
-                return all(answer is not None and answer.rests for answer in answers)
+            if len(answers) == len(heard):
+                return answers
         raise AssertionError("the answers never end")
 
     def _heard(
