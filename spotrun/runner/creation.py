@@ -263,7 +263,7 @@ def run_created(
     and its `epoch` is the time at which the run begins.
 
     Raises:
-        SpecInvalid: the job names regions or zones that its cloud does not have.
+        SpecInvalid: the job names places that its cloud does not have.
     """
     began_at = clock.epoch - clock.ahead
     cloud.require_known(spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import difflib
+import itertools
 import os
 import shlex
 import stat
@@ -22,10 +23,11 @@ from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec, files_of_module
 from spotrun.spec.own_machine import this_host
 from spotrun.spec.places import HARDWARE, HOME, has_machine, read_places
-from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
+from spotrun.spec.problems import OWN, Key, Problem, dotted, problem_at, problems_of, sentence
 from spotrun.spec.sky.job import translate
 from spotrun.spec.values import (
     STATE_FILES_MAX,
+    STORED,
     clean_text,
     kind_of,
     name_from,
@@ -691,6 +693,40 @@ def _validated(draft: Draft) -> RunSpec | None:
     try:
         return RunSpec.model_validate(draft.data)
     except ValidationError as error:
-        for problem in problems_of(error, RunSpec):
+        found = problems_of(error, RunSpec)
+        fields_are_sound = not all(detail["loc"] for detail in error.errors())
+        for problem in (*found, *(() if fields_are_sound else _refused_with(draft.data, found))):
             draft.add_found(problem)
         return None
+
+
+def _refused_with(data: Mapping[str, Any], found: Sequence[Problem]) -> Iterator[Problem]:
+    """
+    Yield what the job's cloud refuses in the values that have none of the problems `found`, so that the user learns of
+    all problems at once. Yield nothing if the values without problems are too few for this.
+    """
+    if any(problem.key == ("resources", "cloud")[: len(problem.key)] for problem in found):
+        return
+    rest = copy.deepcopy(dict(data))
+    for problem in found:
+        _remove(rest, problem.key)
+    with contextlib.suppress(ValidationError):
+        spec = RunSpec.model_validate(rest, context=STORED)
+        for refusal in spec.cloud.refusals(spec):
+            if not any(_overlap(refusal.at, problem.key) for problem in found):
+                yield problem_at((), refusal)
+
+
+def _overlap(one: Key, other: Key) -> bool:
+    """Return True if one of the two keys is, or is inside of, the other."""
+    shared = min(len(one), len(other))
+    return one[:shared] == other[:shared]
+
+
+def _remove(data: Any, key: Key) -> None:
+    """Remove the value at `key`. An item of a list is removed with the whole list, whose other items would move."""
+    names = tuple(itertools.takewhile(lambda part: isinstance(part, str), key))
+    for name in names[:-1]:
+        data = data.get(name) if isinstance(data, dict) else None
+    if names and isinstance(data, dict):
+        data.pop(names[-1], None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, time, timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -38,7 +38,7 @@ from spotrun.spec.image import SERVER, Image, image_of, refused_login
 from spotrun.spec.kinds import AnyOf, Kind
 from spotrun.spec.market_script import Action
 from spotrun.spec.own_machine import FIGURES, HardwareSpec
-from spotrun.spec.problems import problems_of
+from spotrun.spec.problems import Disagreements, problems_of
 from spotrun.spec.strict import Model
 from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
 from spotrun.units import Steps, Unreadable, format_duration
@@ -807,103 +807,85 @@ class RunSpec(Model):
         return self.model_copy(update={"resources": resources})
 
     @model_validator(mode="after")
-    def _its_registry_knows_the_user(self) -> RunSpec:
+    def _its_parts_agree(self, info: ValidationInfo) -> RunSpec:
+        """Check the values together. A stored job was checked when its run was created."""
+        if info.context != STORED and (found := [*self._disagreements(), *self._refusals()]):
+            raise Disagreements(found)
+        return self
+
+    def _disagreements(self) -> Iterator[Unreadable]:
+        """Yield an error for each pair of values that contradict each other."""
         refusal = None if self.resources.image_id is None else refused_login(self.envs, self.secrets)
         if refusal is not None:
-            raise refusal
-        return self
-
-    @model_validator(mode="after")
-    def _secrets_are_nowhere_else(self) -> RunSpec:
+            yield refusal
         for name in self.secrets:
             if name in self.envs:
-                raise Unreadable("is also in envs", "remove it from envs", at=("secrets", name))
-        return self
-
-    @model_validator(mode="after")
-    def _state_has_no_steps(self) -> RunSpec:
+                yield Unreadable("is also in envs", "remove it from envs", at=("secrets", name))
         if self.train.state and isinstance(self.checkpoint.every, Steps):
             advice = "write a time like 10m, or remove train.state: a training's files are in its checkpoints anyway"
-            raise Unreadable("counts steps, and a command with train.state has no steps", advice, at=_EVERY)
-        return self
-
-    @model_validator(mode="after")
-    def _its_cloud_takes_it(self, info: ValidationInfo) -> RunSpec:
-        for refusal in () if info.context == STORED else self.cloud.refusals(self):
-            raise refusal
-        return self
-
-    @model_validator(mode="after")
-    def _its_cloud_has_as_many_members(self, info: ValidationInfo) -> RunSpec:
-        if self.num_nodes == 1 or info.context == STORED:
-            return self
-        if self.num_nodes > (most := self.cloud.members_max):
-            train = "node trains" if most == 1 else "nodes train"
-            reason = f"on cloud {self.cloud.name} at most {most} {train}, not {self.num_nodes}"
-            raise Unreadable(reason, f"write {most}", at=("num_nodes",))
-        return self
-
-    @model_validator(mode="after")
-    def _its_home_is_known(self, info: ValidationInfo) -> RunSpec:
-        name, at = self.resources.home, ("resources", "home")
-        if name is not None and name not in self.hardware:
-            close = get_close_matches(name, self.hardware, 1, cutoff=0.5)
+            yield Unreadable("counts steps, and a command with train.state has no steps", advice, at=_EVERY)
+        home = self.resources.home
+        if home is not None and home not in self.hardware:
+            close = get_close_matches(home, self.hardware, 1, cutoff=0.5)
             known = f"did you mean {close[0]}?" if close else f"known machines: {', '.join(self.hardware)}"
-            advice = known if self.hardware else f"add hardware: {{{name}: {FIGURES}}}"
-            raise Unreadable(f"there is no {name} under hardware", advice, at=at)
-        return self
+            advice = known if self.hardware else f"add hardware: {{{home}: {FIGURES}}}"
+            yield Unreadable(f"there is no {home} under hardware", advice, at=("resources", "home"))
+        yield from self._disagreements_of_policy()
 
-    @model_validator(mode="after")
-    def _its_home_goes_with_the_rest(self, info: ValidationInfo) -> RunSpec:
-        if self.resources.home is None or info.context == STORED:
-            return self
-        if self.num_nodes > 1:
-            raise Unreadable(
-                "your own machine cannot train in a gang", "write 1, or remove resources.home", at=("num_nodes",)
-            )
-        if self.resources.is_choice:
-            advice = f"name one kind, like {self.resources.kinds[0]}, or remove resources.home"
-            raise Unreadable(
-                "cannot be a choice of kinds if the job has resources.home", advice, at=("resources", "accelerators")
-            )
-        if self.checkpoint.exact == "bits":
-            advice = "write exact: require, or remove resources.home"
-            raise Unreadable("bits may differ between two kinds of machines", advice, at=("checkpoint", "exact"))
-        return self
-
-    @model_validator(mode="after")
-    def _a_deadline_is_kept_on_demand_if_need_be(self) -> RunSpec:
+    def _disagreements_of_policy(self) -> Iterator[Unreadable]:
         policy, spot_only = self.policy, self.resources.spot_policy == "spot"
         if policy.deadline is None and policy.strategy != "ours":
-            raise Unreadable(
+            yield Unreadable(
                 "works only with a deadline", "add policy.deadline, or remove strategy", at=("policy", "strategy")
             )
         if policy.deadline is not None and spot_only and policy.strategy != "spot_only":
             advice = "write spot_policy: auto, or policy.strategy: spot_only"
-            raise Unreadable("spot alone cannot guarantee a deadline", advice, at=("policy", "deadline"))
+            yield Unreadable("spot alone cannot guarantee a deadline", advice, at=("policy", "deadline"))
         if policy.strategy == "spot_only" and self.resources.spot_policy == "on-demand":
             advice = "write strategy: on_demand_only, or another spot_policy"
-            raise Unreadable("resources.spot_policy is on-demand", advice, at=("policy", "strategy"))
-        return self
+            yield Unreadable("resources.spot_policy is on-demand", advice, at=("policy", "strategy"))
 
-    @model_validator(mode="after")
-    def _there_is_time_for_the_work(self, info: ValidationInfo) -> RunSpec:
-        if info.context != STORED:
-            longest = self._longest()
-            work = None if self.resources.is_choice else self.policy.expected_work  # another kind may be faster
-            needed = (work or timedelta()) + self.boot
-            takes = "" if work is None else f"policy.expected_work is {format_duration(work)}, and "
-            takes += f"an instance boots in {format_duration(self.boot)}"
-            if longest is not None and longest <= timedelta():
-                raise Unreadable("has passed", f"write a later one, like {_in_a_day()}", at=("policy", "deadline"))
-            if longest is not None and longest <= needed:
-                reason = f"cannot be met even on demand: {takes}"
-                raise Unreadable(reason, "give a later deadline, or correct expected_work", at=("policy", "deadline"))
-            if self.max_duration is not None and self.max_duration <= needed:
-                raise Unreadable(
-                    f"stops the run before it can be done: {takes}", "write a longer time", at=("max_duration",)
-                )
-        return self
+    def _refusals(self) -> Iterator[Unreadable]:
+        """Yield an error for each value that the job's cloud, its machine or the time refuses."""
+        yield from self.cloud.refusals(self)
+        if self.num_nodes > (most := self.cloud.members_max):
+            train = "node trains" if most == 1 else "nodes train"
+            reason = f"on cloud {self.cloud.name} at most {most} {train}, not {self.num_nodes}"
+            yield Unreadable(reason, f"write {most}", at=("num_nodes",))
+        elif self.num_nodes > 1 and self.resources.home is not None:
+            yield Unreadable(
+                "your own machine cannot train in a gang", "write 1, or remove resources.home", at=("num_nodes",)
+            )
+        if self.resources.home is not None:
+            yield from self._refusals_at_home()
+        yield from self._refusals_of_time()
+
+    def _refusals_at_home(self) -> Iterator[Unreadable]:
+        if self.resources.is_choice:
+            advice = f"name one kind, like {self.resources.kinds[0]}, or remove resources.home"
+            yield Unreadable(
+                "cannot be a choice of kinds if the job has resources.home", advice, at=("resources", "accelerators")
+            )
+        if self.checkpoint.exact == "bits":
+            advice = "write exact: require, or remove resources.home"
+            yield Unreadable("bits may differ between two kinds of machines", advice, at=("checkpoint", "exact"))
+
+    def _refusals_of_time(self) -> Iterator[Unreadable]:
+        """Yield an error for each limit of time that is too short for the work."""
+        longest = self._longest()
+        work = None if self.resources.is_choice else self.policy.expected_work  # another kind may be faster
+        needed = (work or timedelta()) + self.boot
+        takes = "" if work is None else f"policy.expected_work is {format_duration(work)}, and "
+        takes += f"an instance boots in {format_duration(self.boot)}"
+        if longest is not None and longest <= timedelta():
+            yield Unreadable("has passed", f"write a later one, like {_in_a_day()}", at=("policy", "deadline"))
+        elif longest is not None and longest <= needed:
+            reason = f"cannot be met even on demand: {takes}"
+            yield Unreadable(reason, "give a later deadline, or correct expected_work", at=("policy", "deadline"))
+        if self.max_duration is not None and self.max_duration <= needed:
+            yield Unreadable(
+                f"stops the run before it can be done: {takes}", "write a longer time", at=("max_duration",)
+            )
 
     def _longest(self) -> timedelta | None:
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
@@ -121,6 +121,14 @@ class Problem:
         return sentence(dotted(self.key), self.message, self.suggestion)
 
 
+class Disagreements(ValueError):
+    """Raised for a model whose values are each readable, but are refused together: `found` has all of the errors."""
+
+    def __init__(self, found: Sequence[Unreadable]) -> None:
+        super().__init__("; ".join(map(str, found)))
+        self.found = found
+
+
 def sentence(*parts: str | None) -> str:
     """Join the non-empty parts into one text: `where: key: message; suggestion`. The last part is the suggestion."""
     *before, suggestion = parts
@@ -136,17 +144,24 @@ def dotted(key: Key) -> str:
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     """Convert each failure that pydantic found in a `model` to a problem with a plain message."""
-    return [_problem(dict(detail), model) for detail in error.errors(include_url=False)]
+    return [problem for detail in error.errors(include_url=False) for problem in _problems(dict(detail), model)]
 
 
-def _problem(detail: dict[str, Any], model: type[BaseModel]) -> Problem:
+def _problems(detail: dict[str, Any], model: type[BaseModel]) -> Iterator[Problem]:
     key: Key = detail["loc"]
     cause = detail.get("ctx", {}).get("error")
-    if isinstance(cause, Unreadable):
-        return Problem(key + cause.at, cause.message, cause.suggestion)
-    if detail["type"] == "extra_forbidden":
-        return unknown_key(key, model)
-    return Problem(key, *_in_our_words(detail["type"], detail["input"], detail.get("ctx", {}), detail["msg"]))
+    if isinstance(cause, Disagreements):
+        yield from (problem_at(key, each) for each in cause.found)
+    elif isinstance(cause, Unreadable):
+        yield problem_at(key, cause)
+    elif detail["type"] == "extra_forbidden":
+        yield unknown_key(key, model)
+    else:
+        yield Problem(key, *_in_our_words(detail["type"], detail["input"], detail.get("ctx", {}), detail["msg"]))
+
+
+def problem_at(key: Key, cause: Unreadable) -> Problem:
+    return Problem(key + cause.at, cause.message, cause.suggestion)
 
 
 def _in_our_words(kind: str, value: object, limits: Mapping[str, Any], otherwise: str) -> tuple[str, str | None]:

@@ -76,7 +76,12 @@ SAID: dict[str, Taken | Refused] = {
     "accelerators-as-a-set": taken(resources__accelerators={"any_of": ["A10G:1", "V100:1"]}),
     "gpus-for-accelerators": taken(resources__accelerators="A100:8"),
     "half-a-gpu": refused((3, "resources.accelerators", "not a whole number of accelerators; write A100:1")),
-    "tpu": refused((5, "resources.accelerator_args", "does not choose this; remove it")),
+    "tpu": refused(
+        (3, "resources.infra", "Google Cloud has no region us-central2; did you mean us-central1?"),
+        (4, "resources.accelerators", "is a TPU, which spotrun does not train on"),
+        (5, "resources.accelerator_args", "does not choose this; remove it"),
+        (None, "checkpoint.uri", "cannot be reached from instances on gcp"),
+    ),
     "amounts": taken(resources__memory="128", aws__volume_gb=1024, resources__max_price="1.75", resources__cpus="16"),
     "tiers": refused(
         (4, "resources.disk_tier", "set it in a launch template (aws.launch_template)"),

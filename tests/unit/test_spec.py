@@ -293,6 +293,20 @@ def test_a_bad_spec_is_refused_with_key_line_and_fix(folder: Path, key: str, lin
     assert error.message.replace("\n", "").isprintable()
 
 
+def test_a_newcomer_to_a_cloud_is_told_all_mistakes_at_once(folder: Path) -> None:
+    job = """\
+train: {script: train.py}
+resources: {cloud: aws, region: us-east-9, zone: us-west-2a}
+aws: {instance_types: [g5g.xlarge]}
+policy: {strategy: spot_only}
+"""
+    refused_by_cloud = ["checkpoint.uri", "resources.region", "resources.zone", "aws.instance_types[0]"]
+    sound = refused(write(folder, job)).problems
+    assert [problem.key for problem in sound] == [*refused_by_cloud, "policy.strategy"]
+    unreadable = refused(write(folder, f"{job}budget: {{max_usd: -3}}\nnum_nodes: many\n")).problems
+    assert [problem.key for problem in unreadable] == [*refused_by_cloud, "budget.max_usd", "num_nodes"]
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [

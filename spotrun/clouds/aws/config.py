@@ -45,12 +45,17 @@ def in_small_letters(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
 
 
+def region_of(zone: str) -> str:
+    """Return the region of an availability zone: us-east-1 for us-east-1a."""
+    return zone.lower().rstrip(ascii_lowercase)
+
+
 def config_of(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
     """
     Return the configuration that a job describes. A region, zone or type that `resources` names takes precedence over
     the lists in `aws`.
     """
-    region = resources.region or (resources.zone and resources.zone.lower().rstrip(ascii_lowercase))
+    region = resources.region or (resources.zone and region_of(resources.zone))
     kind = resources.instance_type
     return AwsConfig(
         regions=in_small_letters(aws.regions if region is None else (region,)),
