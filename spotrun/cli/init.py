@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import write_text
 from spotrun.errors import SpecInvalid
+
+if TYPE_CHECKING:
+    from spotrun.spec.template import Rented
 
 
 def init(
@@ -24,6 +27,18 @@ def init(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    cloud: Annotated[
+        str | None,
+        typer.Option(
+            "--cloud",
+            metavar="[aws|gcp]",
+            help="Write a job that rents on this cloud, with the bucket that the files in infra/ make.",
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="ADDRESS", help="With --cloud: keep runs in this bucket, s3://… or gs://…."),
+    ] = None,
 ) -> None:
     """Write a first job file for a script. Its comments show other useful keys."""
     from shlex import quote
@@ -41,15 +56,46 @@ def init(
         raise SpecInvalid(f"{job} is not next to {script}", hint=hint)
     if job.exists() and not force:
         raise SpecInvalid(f"{job} exists already", hint="name another file with --out, or add --force")
-    text = first_job(script, arguments or (), job)
+    rented = _rented(cloud, store)
+    text = first_job(script, arguments or (), job, rented)
     check_job(job, text)
     write_text(job, text)
     write_text(job.with_name(SCHEMA_FILE), schema_text())
     typed = quote(str(job))
-    print(f"wrote {job}, a job that trains {script.name} on this machine. Next:")
     warning = without_checkpoints(load_spec(job))
-    if warning is None:
+    print(f"wrote {job}, a job that trains {script.name} on {'this machine' if rented is None else cloud}. Next:")
+    if rented is not None:
+        print(f"  spotrun doctor {cloud} {typed}        # whether you can rent there; rents nothing")
+        print(f"  spotrun launch {typed} --dry-run    # what it would rent, and at what price")
+    elif warning is None:
         print(f"  spotrun verify-resume {typed}    # does it resume with the same bits? Trains it twice")
-    print(f"  spotrun launch {typed}           # trains it; comments in the file show how to rent")
+    print(f"  spotrun launch {typed}           # trains it; comments in the file show further keys")
     if warning is not None:
         print(warning)
+
+
+def _rented(cloud: str | None, store: str | None) -> Rented | None:
+    """
+    Return where the job rents; None if no cloud is named, or if it is the local one.
+
+    Raises:
+        SpecInvalid: the cloud keeps no runs in buckets, or no bucket was named or found.
+    """
+    from spotrun.clouds.cloud import RentalFlags
+    from spotrun.clouds.registry import cloud_named
+    from spotrun.spec.template import Rented
+
+    if cloud is None:
+        if store is not None:
+            raise SpecInvalid("--store works only with --cloud", hint="add --cloud aws or --cloud gcp")
+        return None
+    named = cloud_named(cloud)
+    if named.here and store is None:
+        return None
+    if not named.example_kind:
+        raise SpecInvalid(f"init writes no job for {cloud}", hint="leave out --cloud, and edit the file")
+    found = store or named.usual_store(None, RentalFlags())
+    if found is None:
+        hint = f"--store names another bucket; infra/{cloud}/README.md makes one"
+        raise SpecInvalid(f"there is no bucket of spotrun's in your {cloud} account", hint=hint)
+    return Rented(cloud, named.example_kind, found)

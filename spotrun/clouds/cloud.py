@@ -128,6 +128,11 @@ class Cloud(CloudRules[RunSpec], Protocol):
     Path prefix, in a run's folder, of the logs of launches whose agent never ran; "" if the cloud has no such logs.
     """
 
+    example_kind: str = ""
+    """
+    An accelerator of this cloud, as an example in messages and first jobs; "" if the cloud keeps no runs in buckets.
+    """
+
     # -- a run ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -159,10 +164,11 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def require_known(self, spec: RunSpec) -> None:
         """
-        Check that the regions and zones in a job exist, before its run begins. The network is not used.
+        Ask the cloud whether the places that a job names exist, before its run begins. Clouds that know their places
+        without a call check them in `refusals`.
 
         Raises:
-            SpecInvalid: a region or zone does not exist.
+            SpecInvalid: a place does not exist.
         """
         return
 
@@ -298,6 +304,16 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
         named = wish.regions or (() if spec is None else (spec.resources.region,))
         return tuple(region for region in named if region is not None)
+
+    def usual_store(self, spec: RunSpec | None, wish: RentalFlags) -> str | None:
+        """
+        Return the store that the files in infra/ make by default in the user's account. Return None if the account has
+        no such store, or if the cloud has no bucket of its own.
+
+        Raises:
+            CloudError: there is no valid login, or the cloud does not answer.
+        """
+        return None
 
     def reachable(self, address: str) -> str:
         """Return an address of the store that instances can reach. Raise StoreError if there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from spotrun import address
@@ -17,7 +18,7 @@ from spotrun.doctor import machine
 from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Step, failed, findings_of, findings_of_steps, ok, unknown
 from spotrun.doctor.trial import StoreTrial
-from spotrun.errors import LedgerDamaged, NotInstalled, SpecInvalid
+from spotrun.errors import CloudError, LedgerDamaged, NotInstalled, SpecInvalid
 from spotrun.runs.open_run import default_store, look_in, require_store
 from spotrun.runs.pinning import NOT_LOOKED_AT, with_image
 from spotrun.spec.clouds import known_clouds
@@ -60,9 +61,17 @@ def _here(spec: RunSpec | None, uri: str) -> Iterator[Finding]:
 
 
 def _on(cloud: Cloud, spec: RunSpec | None, wish: RentalFlags, uri: str) -> Iterator[Finding]:
+    usual = None
+    if spec is None and not isinstance(address.parse(uri), address.BucketAddress):
+        with suppress(CloudError):  # the first of the checks says what is wrong with the login
+            usual = cloud.usual_store(spec, wish)
+    uri = usual or uri
     yield from cloud.findings(spec, wish._replace(store=uri))
     region = next(iter(cloud.regions(spec, wish)), None)
     yield from findings_of("store", lambda: _store(cloud.reachable(uri), region))
+    if usual is not None:
+        told = f"{usual} is the bucket that infra/{cloud.name} made"
+        yield ok("usual store", f"{told}; `spotrun init SCRIPT.py --cloud {cloud.name}` writes a job with it")
 
 
 def _container(spec: RunSpec) -> Iterator[Finding]:

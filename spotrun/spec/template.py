@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from spotrun.spec.schema import json_schema
 from spotrun.spec.values import name_from
@@ -31,10 +32,18 @@ def schema_text() -> str:
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
-def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
+class Rented(NamedTuple):
+    """The answer to where a first job rents: a cloud, a kind of accelerator, and the store of its runs."""
+
+    cloud: str
+    kind: str
+    store: str
+
+
+def first_job(script: Path, arguments: Sequence[str], job: Path, rented: Rented | None = None) -> str:
     """
-    Return the text of a job file that trains `script` with `arguments`. The text is for the file `job`, which is in the
-    same folder as the script.
+    Return the text of a job file that trains `script` with `arguments`, on this machine unless `rented` says where. The
+    text is for the file `job`, which is in the same folder as the script.
     """
     train = f"  script: {written(script.name)}\n"
     if arguments:
@@ -48,15 +57,29 @@ def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
         f"\ntrain:\n{train}"
         f"\n# What each instance does once before it trains{found}:\n"
         f"# setup: pip install -r {REQUIREMENTS}\n"
-        "\nresources:\n"
-        "  cloud: local               # a rehearsal on this machine, at simulated prices; aws, gcp and slurm rent\n"
-        "  # accelerators: A10G:1     # the GPUs of an instance\n"
+        f"\nresources:\n{_HERE if rented is None else _rented_lines(rented)}"
         "  # max_price: 2.50          # the most that an hour of an instance may cost, in US dollars\n"
         "\n# budget: {max_usd: 40}      # stop before the run costs more\n"
         "# policy: {deadline: 8h}     # be done by then, at the least cost\n"
-        "# checkpoint: {uri: s3://my-bucket/runs}    # where runs are kept, instead of ~/.spotrun/runs\n"
+        f"{_KEPT_HERE if rented is None else _kept_in(rented)}\n"
         '# outputs: [best.ckpt, "*.csv"]          # which files of the script to store, instead of all\n'
     )
+
+
+_HERE = (
+    "  cloud: local               # a rehearsal on this machine, at simulated prices; aws, gcp and slurm rent\n"
+    "  # accelerators: A10G:1     # the GPUs of an instance\n"
+)
+_KEPT_HERE = "# checkpoint: {uri: s3://my-bucket/runs}    # where runs are kept, instead of ~/.spotrun/runs"
+
+
+def _kept_in(rented: Rented) -> str:
+    return f"checkpoint: {{uri: {written(rented.store)}}}    # where runs are kept"
+
+
+def _rented_lines(rented: Rented) -> str:
+    offers = f"`spotrun offers --cloud {rented.cloud}` lists types and prices"
+    return f"  cloud: {rented.cloud}\n  accelerators: {rented.kind:<13}# the GPUs of an instance; {offers}\n"
 
 
 def written(text: str) -> str:

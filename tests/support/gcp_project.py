@@ -63,6 +63,7 @@ class GoogleProject:
         """Of each account, by its unique id."""
         self.accounts_max = 100
         self.uniform = True
+        self.bucket_name = BUCKET
         self.bucket_project = PROJECT
         self.bucket: dict[str, Any] = {"location": "US-CENTRAL1", "locationType": "region"}
         """What the bucket says of itself, besides its access."""
@@ -154,7 +155,7 @@ class GoogleProject:
         }
         return {
             **{f"iam.projects.serviceAccounts.{verb}": handler for verb, handler in of_accounts.items()},
-            **{f"storage.{name}": partial(_in_our_bucket, handler) for name, handler in in_bucket.items()},
+            **{f"storage.{name}": partial(self._in_our_bucket, handler) for name, handler in in_bucket.items()},
             **dict.fromkeys(OF_SECRETS, self.secrets.answer),
         }
 
@@ -290,11 +291,16 @@ class GoogleProject:
         lives = self.accounts.get(email, {}).get("uniqueId") == unique_id
         return f"serviceAccount:{email}" if lives else f"deleted:{member}"
 
+    def _in_our_bucket(self, handler: Callable[[Asked], Json | None], asked: Asked) -> Json | None:
+        if asked.arguments["bucket"] != self.bucket_name:
+            raise Refusal(404, "notFound", "The specified bucket does not exist.")
+        return handler(asked)
+
     def _bucket(self) -> Json:
         access = {"uniformBucketLevelAccess": {"enabled": self.uniform}, "publicAccessPrevention": "enforced"}
         return {
             "kind": "storage#bucket",
-            "name": BUCKET,
+            "name": self.bucket_name,
             "projectNumber": PROJECT_NUMBER,
             "iamConfiguration": access,
             **self.bucket,
@@ -315,12 +321,6 @@ class GoogleProject:
         for folder in self.policies:
             for binding in self.policy(folder).get("bindings", ()):
                 yield from binding["members"]
-
-
-def _in_our_bucket(handler: Callable[[Asked], Json | None], asked: Asked) -> Json | None:
-    if asked.arguments["bucket"] != BUCKET:
-        raise Refusal(404, "notFound", "The specified bucket does not exist.")
-    return handler(asked)
 
 
 def _etag(number: int) -> str:

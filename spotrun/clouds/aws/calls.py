@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 from botocore.config import Config
@@ -16,7 +16,7 @@ from spotrun.clouds.aws.clock_skew import keep_right, wrong_clock
 from spotrun.clouds.aws.error_codes import NoAnswer, translated
 from spotrun.clouds.patience import ASIDE, PATIENT, Patience, PatientClient
 from spotrun.errors import CloudError, SpecInvalid
-from spotrun.units import shown
+from spotrun.units import Unreadable, shown
 
 T = TypeVar("T")
 
@@ -60,22 +60,33 @@ def default_region() -> str:
     return str(name)
 
 
-def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
+def require_regions(names: Iterable[str]) -> None:
     """
     Check that the SDK lists these regions. Without this check, a call to a region that does not exist would fail as if
-    the network were down, and would be repeated. `key` is the job's key that names the regions; the error shows it.
+    the network were down, and would be repeated.
 
     Raises:
         SpecInvalid: the SDK does not list one of the regions.
     """
+    for unknown in filter(None, map(unknown_region, names)):
+        raise SpecInvalid(unknown.message, hint=unknown.suggestion)
+
+
+def unknown_region(name: str) -> Unreadable | None:
+    """Return an error if the SDK does not list the region `name`. The suggestion names a similar region."""
+    if name in (known := _regions()):
+        return None
+    meant = _like(name, known)
+    hint = f"did you mean {meant}?" if meant else "`spotrun offers` lists types and their regions."
+    newer = "If the region is new, update the SDK: pip install --upgrade boto3"
+    return Unreadable(f"AWS has no region {shown(name)}", f"{hint} {newer}")
+
+
+@cache
+def _regions() -> frozenset[str]:
     session = _session()
-    known = {each for name in session.get_available_partitions() for each in session.get_available_regions("ec2", name)}
-    for name in names:
-        if name not in known:
-            meant = _like(name, known)
-            hint = f"did you mean {meant}?" if meant else "`spotrun offers` lists types and their regions"
-            newer = "if the region is new, update the SDK: pip install --upgrade boto3"
-            raise SpecInvalid(f"AWS has no region {shown(name)}", hint=f"{hint}; {newer}", key=key)
+    names = session.get_available_partitions()
+    return frozenset(each for name in names for each in session.get_available_regions("ec2", name))
 
 
 def _like(name: str, known: Iterable[str]) -> str | None:
@@ -109,6 +120,7 @@ class Region(PatientClient):
     """
 
     ec2 = _client_of("ec2")
+    s3 = _client_of("s3")
     ssm = _client_of("ssm")
     sts = _client_of("sts")
     quotas = _client_of("service-quotas")

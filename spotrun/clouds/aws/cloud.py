@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from spotrun import address
 from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws import secret_tags
-from spotrun.clouds.aws.config import AwsConfig, config_of, in_small_letters
+from spotrun.clouds.aws.config import AwsConfig, config_of, in_small_letters, region_of
 from spotrun.clouds.aws.notices import Ec2Notices
 from spotrun.clouds.cloud import (
     Account,
@@ -71,6 +71,7 @@ class Aws(Cloud):
     here = False
     simulated = False
     failed_starts = "boot/failed-"
+    example_kind = "A10G:1"
     notice = timedelta(minutes=2)
     instead_of_envs = "name it under secrets instead: its value is read from the Parameter Store (`spotrun doctor aws`)"
 
@@ -83,6 +84,7 @@ class Aws(Cloud):
             advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
             yield Unreadable(f"{uri} cannot be reached from instances on aws", advice, at=("checkpoint", "uri"))
         yield from zone_elsewhere(spec)
+        yield from _misnamed(spec)
         yield from never_rented_kinds(self, spec)
         one, types = spec.resources.instance_type, spec.aws.instance_types
         if one and types and one not in types:
@@ -148,10 +150,6 @@ class Aws(Cloud):
         from spotrun.boot import upload
 
         upload.upload(store, files(__package__).joinpath("start.sh").read_bytes())
-
-    def require_known(self, spec: RunSpec) -> None:
-        named = [key for key in ("region", "zone") if getattr(spec.resources, key)]
-        self._require(self.regions(spec, RentalFlags()), ("resources", named[0]) if named else ("aws", "regions"))
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return aws_rule(spec.aws.volume_gb, self.regions(spec, RentalFlags()))
@@ -221,10 +219,10 @@ class Aws(Cloud):
     def require_regions(self, regions: Sequence[str]) -> None:
         self._require(in_small_letters(regions))
 
-    def _require(self, regions: Iterable[str], key: tuple[str, ...] = ()) -> None:
+    def _require(self, regions: Iterable[str]) -> None:
         with _sdk():
             from spotrun.clouds.aws.calls import require_regions
-        require_regions(regions, key)
+        require_regions(regions)
 
     def offers(self, wish: RentalFlags) -> Quotes:
         with _sdk():
@@ -249,7 +247,11 @@ class Aws(Cloud):
         with _sdk():
             from spotrun.clouds.aws.calls import Region
             from spotrun.clouds.aws.doctor import AwsDoctor
-        wanted, clock, secrets = wish.over(spec, Aws.name, like="A10G:1"), system_clock(), secrets_of(self, spec)
+        wanted, clock, secrets = (
+            wish.over(spec, Aws.name, like=Aws.example_kind),
+            system_clock(),
+            secrets_of(self, spec),
+        )
         config = config_of(wanted, _around(spec, wish))
         self._require(config.regions)
         for region in config.regions:
@@ -271,7 +273,14 @@ class Aws(Cloud):
         return RunnerCalls(calls, usd_of(calls), prices().as_of)
 
     def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
-        return config_of(wish.over(spec, Aws.name, like="A10G:1"), _around(spec, wish)).regions
+        return config_of(wish.over(spec, Aws.name, like=Aws.example_kind), _around(spec, wish)).regions
+
+    def usual_store(self, spec: RunSpec | None, wish: RentalFlags) -> str | None:
+        with _sdk():
+            from spotrun.clouds.aws.calls import Region
+            from spotrun.clouds.aws.usual_store import usual_store
+        clock = system_clock()
+        return usual_store([Region(name, clock) for name in self.regions(spec, wish)])
 
     def reachable(self, store: str) -> str:
         if not isinstance(address.parse(store), address.BucketAddress):
@@ -283,6 +292,26 @@ class Aws(Cloud):
 
 
 CLOUD = Aws()
+
+
+def _misnamed(spec: RunSpec) -> Iterator[Unreadable]:
+    """
+    Yield an error for each region, and for the region of the zone, in the job that AWS does not have. Without the SDK
+    the regions are not known: then the run, which needs the SDK, is refused before it begins.
+    """
+    try:
+        from spotrun.clouds.aws.calls import unknown_region
+    except ModuleNotFoundError:
+        return
+    region, zone = spec.resources.region, spec.resources.zone
+    named: list[tuple[str, tuple[str | int, ...]]] = [
+        *(((region, ("resources", "region")),) if region else ()),
+        *(((region_of(zone), ("resources", "zone")),) if zone else ()),
+        *((name, ("aws", "regions", index)) for index, name in enumerate(spec.aws.regions)),
+    ]
+    for name, at in named:
+        if (unknown := unknown_region(name.lower())) is not None:
+            yield Unreadable(unknown.message, unknown.suggestion, at=at)
 
 
 def _sdk() -> AbstractContextManager[None]:

@@ -54,6 +54,7 @@ class Gcp(Cloud):
     here = False
     simulated = False
     failed_starts = "boot/failed-"
+    example_kind = "L4:1"
     notice = timedelta(minutes=2)
     instead_of_envs = "name it under secrets instead: its value is read from Secret Manager (`spotrun doctor gcp`)"
 
@@ -192,7 +193,7 @@ class Gcp(Cloud):
     def findings(self, spec: RunSpec | None, wish: RentalFlags) -> Iterator[Finding]:
         with _sdk():
             from spotrun.clouds.gcp.doctor import GcpDoctor
-        wanted = wish.over(spec, Gcp.name, like="L4:1")
+        wanted = wish.over(spec, Gcp.name, like=Gcp.example_kind)
         config = config_of(wanted, _around(spec, wish))
         store = wish.store if spec is None else spec.checkpoint.uri
         return GcpDoctor(config, wanted, store, system_clock(), secrets_of(self, spec)).findings()
@@ -208,7 +209,14 @@ class Gcp(Cloud):
         return RunnerCalls(calls, usd_of(calls), prices().as_of)
 
     def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
-        return config_of(wish.over(spec, Gcp.name, like="L4:1"), _around(spec, wish)).regions
+        return config_of(wish.over(spec, Gcp.name, like=Gcp.example_kind), _around(spec, wish)).regions
+
+    def usual_store(self, spec: RunSpec | None, wish: RentalFlags) -> str | None:
+        with _sdk():
+            from spotrun.clouds.gcp.calls import Google
+            from spotrun.clouds.gcp.usual_store import usual_store
+        google = Google(system_clock())
+        return usual_store(google, google.project(_around(spec, wish).project))
 
     def reachable(self, store: str) -> str:
         if not isinstance(address.parse(store), address.BucketAddress) or not store.startswith("gs://"):

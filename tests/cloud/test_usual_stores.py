@@ -1,0 +1,71 @@
+"""`spotrun init --cloud` and `doctor` find the bucket that the files in infra/ make, but none of another account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import boto3
+import pytest
+
+from spotrun.errors import SpecInvalid
+from spotrun.spec.file import load_spec
+from tests.support.called_spotrun import Spotrun
+from tests.support.ec2_server import ACCOUNT, REGION
+from tests.support.gce_catalog import PROJECT
+from tests.support.gcp_account import GcpAccount
+from tests.support.guarded_account import GuardedAccount
+from tests.support.manual_clock import ManualClock
+
+USUAL_S3 = f"s3://spotrun-{ACCOUNT}-{REGION}/runs"
+USUAL_GS = f"gs://spotrun-{PROJECT}/runs"
+
+
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import lightning\n")
+    return Spotrun(monkeypatch, capsys)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpAccount]:
+    with GcpAccount(ManualClock(datetime.now(UTC))) as found:
+        found.reach(monkeypatch, tmp_path)
+        yield found
+
+
+def test_init_writes_a_job_with_the_bucket_of_the_account(account: GuardedAccount, called: Spotrun) -> None:
+    refused = called.call("init", "train.py", "--cloud", "aws", code=SpecInvalid.exit_code)
+    assert "error: there is no bucket of spotrun's in your aws account" in refused
+    assert "infra/aws/README.md makes one" in refused
+    with account.as_administrator():
+        boto3.client("s3").create_bucket(Bucket=f"spotrun-{ACCOUNT}-{REGION}")
+    assert "spotrun doctor aws train.yaml" in called.call("init", "train.py", "--cloud", "aws")
+    spec = load_spec(Path("train.yaml"))
+    assert (spec.resources.cloud, spec.checkpoint.uri, str(spec.resources.accelerators)) == ("aws", USUAL_S3, "A10G:1")
+    assert f"usual store: {USUAL_S3} is the bucket that infra/aws made" in called("doctor", "aws").out
+    account.denied = []  # doctor tries what must be refused
+
+
+def test_init_writes_a_job_with_the_bucket_of_the_project(project: GcpAccount, called: Spotrun) -> None:
+    refused = called.call("init", "train.py", "--cloud", "gcp", code=SpecInvalid.exit_code)
+    assert "error: there is no bucket of spotrun's in your gcp account" in refused
+    project.iam.bucket_name = f"spotrun-{PROJECT}"
+    project.iam.bucket["projectNumber"] = "999999999999"
+    assert "no bucket" in called.call("init", "train.py", "--cloud", "gcp", code=SpecInvalid.exit_code), "of a stranger"
+    del project.iam.bucket["projectNumber"]
+    called.call("init", "train.py", "--cloud", "gcp")
+    spec = load_spec(Path("train.yaml"))
+    assert (spec.resources.cloud, spec.checkpoint.uri, str(spec.resources.accelerators)) == ("gcp", USUAL_GS, "L4:1")
+    assert f"usual store: {USUAL_GS} is the bucket that infra/gcp made" in called("doctor", "gcp").out
+
+
+def test_a_store_that_is_named_is_written_without_a_call(called: Spotrun) -> None:
+    called.call("init", "train.py", "--cloud", "aws", "--store", "s3://my-bucket/runs")
+    assert load_spec(Path("train.yaml")).checkpoint.uri == "s3://my-bucket/runs"
+    refused = called.call("init", "train.py", "--store", "s3://my-bucket/runs", "--force", code=SpecInvalid.exit_code)
+    assert "--store works only with --cloud" in refused
+    refused = called.call("init", "train.py", "--cloud", "slurm", "--force", code=SpecInvalid.exit_code)
+    assert "init writes no job for slurm" in refused
