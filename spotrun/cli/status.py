@@ -71,7 +71,7 @@ def status(
     runs, unreadable = look_in(store or DEFAULT_STORE)
     sweep = None if name is None else sweep_meant(name, store)
     trials = set[str]() if sweep is None else {run.id for run in sweep.runs()}
-    named = _named(runs, name) if sweep is None else [run for run in runs if run.id in trials]
+    named = _named(runs, name, store) if sweep is None else [run for run in runs if run.id in trials]
     damaged = [_unreadable_row(each) for each in unreadable if each.name.startswith(name or "")]
     if name is not None and not named and not damaged and sweep is None:
         message = f"no run's name or id begins with {name!r} in {store or DEFAULT_STORE}"
@@ -90,6 +90,7 @@ def status(
     elif not rows:
         print(f"no runs in {store or DEFAULT_STORE}; start one with `spotrun launch JOB.yaml`")
         print("`spotrun init SCRIPT.py` writes a first JOB.yaml for a script")
+        _name_other_stores(store)
     elif not watch:
         _print_table(rows)
     if sweep is not None and rows and not (as_json or watch):
@@ -97,10 +98,27 @@ def status(
     _refuse_damage(rows)
 
 
-def _named(runs: list[OpenRun], name: str | None) -> list[OpenRun]:
-    """Return the runs whose name or id is `name`. If there are none, return those whose name or id begins with it."""
+def _named(runs: list[OpenRun], name: str | None, store: str | None) -> list[OpenRun]:
+    """
+    Return the runs whose name or id is `name`. If there are none, return those whose name or id begins with it. If
+    there are none either, and no store is named, return those that this machine knows in other stores.
+    """
+    from spotrun.runs.open_run import known_elsewhere
+
     exactly = [run for run in runs if name in (None, run.id, run.created.name, run.created.uid)]
-    return exactly or [run for run in runs if name and name in (run.id[: len(name)], run.created.uid[: len(name)])]
+    begin = [run for run in runs if name and name in (run.id[: len(name)], run.created.uid[: len(name)])]
+    return exactly or begin or (known_elsewhere(name) if name and store is None else [])
+
+
+def _name_other_stores(store: str | None) -> None:
+    """Name the other stores with runs that this machine knows, if the user named no store."""
+    from spotrun.address import DEFAULT_STORE, absolute
+    from spotrun.report.tables import plain
+    from spotrun.runs.known_record import known_addresses
+
+    known = {uri.rpartition("/")[0] for uri in known_addresses()} if store is None else set[str]()
+    for other in sorted(known - {absolute(DEFAULT_STORE)}):
+        print(f"this machine knows runs in another store: spotrun status --store {plain(other)}")
 
 
 def _is_open(row: dict[str, Any]) -> bool:

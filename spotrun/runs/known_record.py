@@ -84,7 +84,7 @@ class KnownRecord:
         The address of the folder that is recorded, if the run is still there and this folder is another one; None if
         this is the folder that is recorded, if the run was moved here, or if no folder is recorded.
         """
-        recorded = self._recorded() if self.is_known() else None
+        recorded = self.recorded() if self.is_known() else None
         if recorded is None or recorded.uri in ("", self._uri) or _is_same_folder(recorded.uri, self._uri):
             return None
         try:
@@ -98,10 +98,10 @@ class KnownRecord:
         Return the newest entry that was recorded. Return None if the run is not known: what another writer of the store
         has put under this uid is not recorded, and says nothing about the run of this user.
         """
-        recorded = self._recorded() if self.is_known() and self.original is None else None
+        recorded = self.recorded() if self.is_known() and self.original is None else None
         return None if recorded is None else recorded.newest
 
-    def _recorded(self) -> _Recorded | None:
+    def recorded(self) -> _Recorded | None:
         try:
             first_sha256, number, history_sha256, *uri = self._newest_path.read_text().rstrip("\n").split(" ", 3)
             if first_sha256 != self._first_sha256:
@@ -114,11 +114,17 @@ class KnownRecord:
         """Record an entry that was read or written, unless a higher one is recorded, or the run is not known."""
         if not self.is_known() or self.original is not None:
             return
-        if (before := self._recorded()) is not None and before.newest.number >= seen.number:
+        if (before := self.recorded()) is not None and before.newest.number >= seen.number:
             return
         with contextlib.suppress(OSError):
             self._newest_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _replace(self._newest_path, f"{self._first_sha256} {seen.number} {seen.history_sha256} {self._uri}\n")
+
+
+def known_addresses() -> list[str]:
+    """Return the addresses of the known runs, as far as they are recorded, in no particular order."""
+    records = [KnownRecord(path.name, path.read_text()) for path in known_folder().glob("*") if path.is_file()]
+    return [found.uri for each in records if (found := each.recorded()) is not None and found.uri]
 
 
 def _is_same_folder(one: str, other: str) -> bool:

@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import cached_property
@@ -42,7 +43,7 @@ from spotrun.run.fold import begin
 from spotrun.run.state import RunState
 from spotrun.runner.runner import Runner
 from spotrun.runs.asking import say
-from spotrun.runs.known_record import KnownRecord
+from spotrun.runs.known_record import KnownRecord, known_addresses
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import NAME_PATTERN
 from spotrun.store.opening import open_store
@@ -286,8 +287,9 @@ def attended(run: OpenRun) -> bool:
 def _runs_meant_by(reference: str, store: str | None, *, to_end: bool = False) -> list[OpenRun]:
     """
     Return all runs with the id or name `reference`, oldest first. If there are none, return those whose id or name
-    begins with `reference`. Raise RunNotFound if there are none either, or if several ids or names begin with
-    `reference`. `to_end` is as in `open_run`.
+    begins with `reference`. If there are none either, and `store` is None, look among the runs that this machine knows
+    in other stores. Raise RunNotFound if there are none at all, or if several ids or names begin with `reference`.
+    `to_end` is as in `open_run`.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
@@ -303,8 +305,31 @@ def _runs_meant_by(reference: str, store: str | None, *, to_end: bool = False) -
         found = _begin_with(reference, runs)
     if not found:
         _refuse(each for each in unreadable if reference and any(word.startswith(reference) for word in each.words))
-        raise _not_found(reference, folder, runs)
+        if store is None and reference:
+            found = known_elsewhere(reference)
+        if not found:
+            raise _not_found(reference, folder, runs)
     return sorted(found, key=lambda run: run.created.clock_epoch)
+
+
+def known_elsewhere(reference: str) -> list[OpenRun]:
+    """
+    Return the runs in other stores that this machine knows, such as those in the bucket that a job names, and whose id
+    or name is `reference` or, if there are none, begins with it. Other runs than these are not opened.
+
+    Raises:
+        RunNotFound: several names or ids begin with `reference`.
+        StoreError: a run cannot be read.
+    """
+    opened = []
+    for uri in known_addresses():
+        name, _, uid = uri.rpartition("/")[2].rpartition("-")
+        if reference == uid or f"{name}-{uid}".startswith(reference):
+            with suppress(RunNotFound):  # it was removed, or moved
+                opened.append(OpenRun(uri, writer("cli")))
+    known = [run for run in opened if run.known.is_known()]  # another writer may have put something else there
+    exact = [run for run in known if reference in (run.id, run.created.uid, run.created.name)]
+    return exact or _begin_with(reference, known)
 
 
 def _refuse_sweep(reference: str, folder: str) -> None:

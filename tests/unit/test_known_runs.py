@@ -336,6 +336,25 @@ def test_rm_takes_the_known_run_of_a_name(runs: Path, spotrun: Spotrun) -> None:
     assert (folder.exists(), Path(theirs).exists()) == (False, True)
 
 
+def test_run_in_the_store_of_its_job_is_found_by_its_name_where_it_was_created(
+    runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = failed_run(runs)
+    remember(open_run(str(folder), None))
+    open_run(str(folder), None).ledger.refresh()
+    planted(runs, name="theirs", uid="9999999999")
+    monkeypatch.delenv("SPOTRUN_STORE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for reference in ("demo", "dem", "0123456789", "demo-0123456789"):
+        assert str(folder) in spotrun.call("events", reference, "--json") + open_run(reference, None).uri
+    assert spotrun.call_json("status", "demo")[0]["run"] == "demo-0123456789"
+    assert f"in another store: spotrun status --store {runs}" in spotrun.call("status")
+    assert "no run 'theirs'" in spotrun.call("events", "theirs", code=3), "it is not known here"
+    assert "no run 'demo'" in spotrun.call("events", "demo", "--store", str(tmp_path), code=3), "another store is named"
+    folder.rename(tmp_path / "moved")
+    assert "no run 'demo'" in spotrun.call("events", "demo", code=3)
+
+
 @pytest.mark.parametrize("record", [None, "", "\xff", "0 1", "z 99 z", f"{'0' * 64} 99 {'0' * 64}"])
 def test_record_of_an_earlier_version_or_of_another_run_says_nothing(
     record: str | None, runs: Path, known: Path
