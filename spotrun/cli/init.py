@@ -39,12 +39,13 @@ def init(
         str | None,
         typer.Option("--store", metavar="ADDRESS", help="With --cloud: keep runs in this bucket, s3://… or gs://…."),
     ] = None,
+    instance_type: Annotated[
+        str | None,
+        typer.Option("--instance-type", metavar="TYPE", help="With --cloud: rent this type, instead of a GPU."),
+    ] = None,
 ) -> None:
     """Write a first job file for a script. Its comments show other useful keys."""
-    from shlex import quote
-
-    from spotrun.runs.job_checks import without_checkpoints
-    from spotrun.spec.file import check_job, load_spec, require_script
+    from spotrun.spec.file import check_job, require_script
     from spotrun.spec.template import SCHEMA_FILE, first_job, schema_text
 
     require_script(script)
@@ -56,16 +57,26 @@ def init(
         raise SpecInvalid(f"{job} is not next to {script}", hint=hint)
     if job.exists() and not force:
         raise SpecInvalid(f"{job} exists already", hint="name another file with --out, or add --force")
-    rented = _rented(cloud, store)
+    rented = _rented(cloud, store, instance_type)
     text = first_job(script, arguments or (), job, rented)
     check_job(job, text)
     write_text(job, text)
     write_text(job.with_name(SCHEMA_FILE), schema_text())
-    typed = quote(str(job))
-    warning = without_checkpoints(load_spec(job))
-    print(f"wrote {job}, a job that trains {script.name} on {'this machine' if rented is None else cloud}. Next:")
+    _say_next(job, script, rented)
+
+
+def _say_next(job: Path, script: Path, rented: Rented | None) -> None:
+    """Print the commands that a user types next, and a warning if the script makes no checkpoints."""
+    from shlex import quote
+
+    from spotrun.runs.job_checks import without_checkpoints
+    from spotrun.spec.file import load_spec
+
+    typed, warning = quote(str(job)), without_checkpoints(load_spec(job))
+    where = "this machine" if rented is None else rented.cloud
+    print(f"wrote {job}, a job that trains {script.name} on {where}. Next:")
     if rented is not None:
-        print(f"  spotrun doctor {cloud} {typed}        # whether you can rent there; rents nothing")
+        print(f"  spotrun doctor {rented.cloud} {typed}        # whether you can rent there; rents nothing")
         print(f"  spotrun launch {typed} --dry-run    # what it would rent, and at what price")
     elif warning is None:
         print(f"  spotrun verify-resume {typed}    # does it resume with the same bits? Trains it twice")
@@ -74,9 +85,9 @@ def init(
         print(warning)
 
 
-def _rented(cloud: str | None, store: str | None) -> Rented | None:
+def _rented(cloud: str | None, store: str | None, instance_type: str | None) -> Rented | None:
     """
-    Return where the job rents; None if no cloud is named, or if it is the local one.
+    Return where and what the job rents; None if no cloud is named, or if it is the local one.
 
     Raises:
         SpecInvalid: the cloud keeps no runs in buckets, or no bucket was named or found.
@@ -86,8 +97,9 @@ def _rented(cloud: str | None, store: str | None) -> Rented | None:
     from spotrun.spec.template import Rented
 
     if cloud is None:
-        if store is not None:
-            raise SpecInvalid("--store works only with --cloud", hint="add --cloud aws or --cloud gcp")
+        given = [flag for flag, value in (("--store", store), ("--instance-type", instance_type)) if value is not None]
+        if given:
+            raise SpecInvalid(f"{given[0]} works only with --cloud", hint="add --cloud aws or --cloud gcp")
         return None
     named = cloud_named(cloud)
     if named.here and store is None:
@@ -98,4 +110,5 @@ def _rented(cloud: str | None, store: str | None) -> Rented | None:
     if found is None:
         hint = f"--store names another bucket; infra/{cloud}/README.md makes one"
         raise SpecInvalid(f"there is no bucket of spotrun's in your {cloud} account", hint=hint)
-    return Rented(cloud, named.example_kind, found)
+    wanted = ("accelerators", named.example_kind) if instance_type is None else ("instance_type", instance_type)
+    return Rented(cloud, found, *wanted)

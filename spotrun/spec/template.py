@@ -33,11 +33,15 @@ def schema_text() -> str:
 
 
 class Rented(NamedTuple):
-    """The answer to where a first job rents: a cloud, a kind of accelerator, and the store of its runs."""
+    """
+    The answer to where and what a first job rents: a cloud, the store of its runs, and the key under resources that
+    names what to rent, with its value.
+    """
 
     cloud: str
-    kind: str
     store: str
+    key: str
+    value: str
 
 
 def first_job(script: Path, arguments: Sequence[str], job: Path, rented: Rented | None = None) -> str:
@@ -59,7 +63,7 @@ def first_job(script: Path, arguments: Sequence[str], job: Path, rented: Rented 
         f"# setup: pip install -r {REQUIREMENTS}\n"
         f"\nresources:\n{_HERE if rented is None else _rented_lines(rented)}"
         "  # max_price: 2.50          # the most that an hour of an instance may cost, in US dollars\n"
-        "\n# budget: {max_usd: 40}      # stop before the run costs more\n"
+        f"\n{'# ' if rented is None else ''}budget: {{max_usd: 10}}      # stop before the run costs more\n"
         "# policy: {deadline: 8h}     # be done by then, at the least cost\n"
         f"{_KEPT_HERE if rented is None else _kept_in(rented)}\n"
         '# outputs: [best.ckpt, "*.csv"]          # which files of the script to store, instead of all\n'
@@ -78,8 +82,8 @@ def _kept_in(rented: Rented) -> str:
 
 
 def _rented_lines(rented: Rented) -> str:
-    offers = f"`spotrun offers --cloud {rented.cloud}` lists types and prices"
-    return f"  cloud: {rented.cloud}\n  accelerators: {rented.kind:<13}# the GPUs of an instance; {offers}\n"
+    wanted = f"  {rented.key}: {written(rented.value)}"
+    return f"  cloud: {rented.cloud}\n{wanted:<28} # `spotrun offers --cloud {rented.cloud}` lists types and prices\n"
 
 
 def written(text: str) -> str:

@@ -56,6 +56,8 @@ def test_init_writes_a_job_with_the_bucket_of_the_project(project: GcpAccount, c
     project.iam.bucket["projectNumber"] = "999999999999"
     assert "no bucket" in called.call("init", "train.py", "--cloud", "gcp", code=SpecInvalid.exit_code), "of a stranger"
     del project.iam.bucket["projectNumber"]
+    called.call("init", "train.py", "--cloud", "gcp", "--instance-type", "e2-standard-4", "--out", "cpu.yaml")
+    assert load_spec(Path("cpu.yaml")).resources.instance_type == "e2-standard-4"
     called.call("init", "train.py", "--cloud", "gcp")
     spec = load_spec(Path("train.yaml"))
     assert (spec.resources.cloud, spec.checkpoint.uri, str(spec.resources.accelerators)) == ("gcp", USUAL_GS, "L4:1")

@@ -11,8 +11,8 @@ from botocore.exceptions import ClientError
 from spotrun.clouds.aws.account_checks import account_number
 from spotrun.clouds.aws.calls import Region
 
-_NOT_OURS = ("301", "403", "404")
-"""The codes of HeadBucket for a bucket of another region, of another account, and for one that does not exist."""
+_NOT_OURS = (301, 403, 404)
+"""The answers for a bucket of another region, for one of another account, and for one that does not exist."""
 
 
 def usual_store(regions: Sequence[Region]) -> str | None:
@@ -27,7 +27,7 @@ def usual_store(regions: Sequence[Region]) -> str | None:
     account = account_number(regions)
     for region in regions:
         bucket = f"spotrun-{account}-{region.name}"
-        ask = partial(region.s3.head_bucket, Bucket=bucket, ExpectedBucketOwner=account)
+        ask = partial(region.s3.list_objects_v2, Bucket=bucket, MaxKeys=1, ExpectedBucketOwner=account)
         if region.ask(f"look for the bucket {bucket}", partial(_is_there, ask)):
             return f"s3://{bucket}/runs"
     return None
@@ -37,7 +37,7 @@ def _is_there(ask: Any) -> bool:
     try:
         ask()
     except ClientError as error:
-        if error.response["Error"]["Code"] not in _NOT_OURS:
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] not in _NOT_OURS:
             raise
         return False
     return True
