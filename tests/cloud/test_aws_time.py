@@ -112,7 +112,8 @@ def test_p30_a_run_begins_at_the_clouds_time(account: GuardedAccount) -> None:
     cloud.put_right(clock, wanted)
     created = run_created(wanted, cloud, "0123456789", "", clock)
     assert created.deadline_at == created.clock_epoch + timedelta(hours=2)
-    assert timedelta(minutes=3, seconds=58) <= now - created.clock_epoch <= timedelta(minutes=4)
+    ahead = now - created.clock_epoch
+    assert abs(ahead - timedelta(minutes=4)) <= timedelta(seconds=2), "EC2 tells whole seconds, and answers take time"
 
 
 def test_p30_a_cloud_that_does_not_answer_leaves_the_clock_as_it_is(account: GuardedAccount) -> None:

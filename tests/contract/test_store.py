@@ -18,6 +18,7 @@ from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
 from spotrun.store.port import CopiesItself, InPieces, ReportsForeignNames, Store
 from spotrun.store.request_counts import RequestCounts, asked
+from spotrun.store.retrying import persist
 from tests.support.fault_proxy import FaultProxy, Request
 from tests.support.memory_store import MemoryStore
 from tests.support.object_stores import RunningServer
@@ -114,7 +115,7 @@ def test_a_part_of_an_object_can_be_read(store: Store) -> None:
     assert store.get("x", 0, 0) == b""
     assert store.get("x", 8, 10**15) == b"89"
     assert store.get("x", 10) == b""
-    assert store.get("x", 100, 5) == b""
+    assert persist(lambda: store.get("x", 100, 5)) == b"", "fake-gcs-server may have closed the line after a 416"
 
 
 def test_an_object_comes_in_pieces_where_a_store_can_do_that(store: Store) -> None:
