@@ -4,6 +4,7 @@
 # make test    everything that has to hold: run it before each push (18 minutes on 2 cores)
 # make nightly the same by every way and for every case, and prints its time; make shares measures the budgets of make test
 # make battery  lists the batteries: what each proves, how long it takes, its last result; make battery NAME=chaos runs one
+# make live CLOUD=aws   the first day on your account, as docs/aws.md (or gcp) has it: at most $2; ACCOUNT=test has it on this machine
 # make night-notices  how soon the function of a night answers an interruption warning, on EC2 that is on this machine (as root; ten minutes)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
@@ -43,7 +44,7 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: help demo quick test nightly shares battery night-notices function interruptions checkpoint-benchmark downtime gpu picture docs reference \
+.PHONY: help demo quick test nightly shares battery live night-notices function interruptions checkpoint-benchmark downtime gpu picture docs reference \
 	browser dist wheels install dev lock audit lint types clean moved
 
 demo: .venv/.installed
@@ -69,19 +70,22 @@ quick: .venv/.installed-dev
 # Each module has a budget (tests/plugins/processor_times.txt), unless PYTEST_ARGS chooses other tests.
 test: .venv/.installed-dev .browser/.installed
 	.venv/bin/ruff check --quiet .
-	$(TESTS) -m 'not nightly and not live_aws' --unchanged skip $(if $(PYTEST_ARGS),,--shares check) \
+	$(TESTS) -m 'not nightly' --unchanged skip $(if $(PYTEST_ARGS),,--shares check) \
 		$(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
 	$(if $(CI),.venv/bin/python tests/support/expected_skips.py .pytest-results.xml)
 
 nightly: .venv/.installed-dev .browser/.installed
-	$(TESTS) -p tests.plugins.patterns -m 'not live_aws' --unchanged record --shares print --patterns write $(PYTEST_ARGS)
+	$(TESTS) -p tests.plugins.patterns --unchanged record --shares print --patterns write $(PYTEST_ARGS)
 
 shares: .venv/.installed-dev .browser/.installed
-	$(TESTS) -m 'not nightly and not live_aws' --unchanged skip --shares write
+	$(TESTS) -m 'not nightly' --unchanged skip --shares write
 
 # tests/batteries/batteries.toml has the batteries, and the last result of each.
 battery: .venv/.installed-dev
 	@.venv/bin/python -m tests.batteries $(NAME) $(ARGS)
+
+live: .venv/.installed-dev
+	.venv/bin/python -m tests.batteries.live $(CLOUD) $(if $(ACCOUNT),--account $(ACCOUNT))
 
 night-notices: function
 	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.night_notice $(NIGHT_NOTICES_ARGS)

@@ -8,43 +8,27 @@ would get: this very wheel out of the run's folder, the bootstrap, the agent, th
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from spotrun.clock import ScaledClock
-from spotrun.clouds.gcp.config import account_address
 from spotrun.folder.ledger import key_of
 from spotrun.offering import CapacityType
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, RunState
 from spotrun.runner.creation import prepare_run
-from spotrun.secrets.secret_manager import OVERRIDE
 from spotrun.spec.file import load_spec
-from spotrun.store.opening import open_store
 from tests.support import gce_operations as kinds
-from tests.support.gce_answers import Refusal, invalid
 from tests.support.gce_bills import dollars
-from tests.support.gce_catalog import PROJECT
-from tests.support.gce_launches import without_a_price_list
-from tests.support.gce_libcloud import libcloud_on
-from tests.support.gce_machines import GceMachines
 from tests.support.gcp_instance import instance
-from tests.support.google_server import GoogleServer
-from tests.support.image_without_torch import ImageWithoutTorch
+from tests.support.gcp_sandbox import REGION, SECRET, TYPE, Gcp, gcp_sandbox
 from tests.support.object_stores import RunningServer
-from tests.support.sandbox import Sandbox, environment_of, final_tensors, processes_now
+from tests.support.sandbox import environment_of, final_tensors, processes_now
 
-SCALE = 15
-TYPE, REGION = "g2-standard-4", "us-central1"
-SECRET = "cNry-7vB2mK9-pL4"
-"""Of each project: the value of the secret spotrun-WORD."""
 A, B, C = (f"{REGION}-{letter}" for letter in "abc")
 SPOT = "SPOT"
 EPOCHS = 50
@@ -219,76 +203,3 @@ def nothing_of_it_is_left(sandbox: Gcp, taken: list[str]) -> None:
     assert sandbox.google.iam.accounts == {}
     assert [*sandbox.google.iam.members()] == []
     assert {*sandbox.google.denied} == set(), "the roles that we ship allow all that a run asks for"
-
-
-@contextlib.contextmanager
-def gcp_sandbox(folder: Path, monkeypatch: pytest.MonkeyPatch, gs: RunningServer) -> Iterator[Gcp]:
-    """A project of its own. Nothing of it is left running, and nobody has asked what Google's description forbids."""
-    clock = ScaledClock(datetime.now(UTC), SCALE)
-    google = GoogleServer(clock, gs.endpoint)
-    with contextlib.closing(GceMachines(clock, google.token_of)) as machines:
-        google.project.machines = machines
-        with google, contextlib.closing(Gcp(folder, monkeypatch, google, machines, gs)) as sandbox:
-            yield sandbox
-
-
-class Gcp(Sandbox):
-    """A project with a bucket, and a shell to call spotrun from."""
-
-    def __init__(
-        self,
-        folder: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        google: GoogleServer,
-        machines: GceMachines,
-        gs: RunningServer,
-    ) -> None:
-        super().__init__(folder, monkeypatch, f"{gs.new_prefix()}/runs")
-        self.google, self.project = google, google.project
-        self._monkeypatch = monkeypatch
-        self.machines = machines.disks
-        self.extended_notice = True
-        """Whether the project may ask for a notice of two minutes."""
-        machines.powers_off = self.project.power_off
-        self.project.accounts = google.iam.accounts.keys()  # as IAM has them
-        google.iam.secrets.put("spotrun-WORD", SECRET)
-        google.hook = self._before
-        without_a_price_list(google)
-        google.reach(monkeypatch, folder)
-        for name, text in google.project.clock.environment().items():
-            monkeypatch.setenv(name, text)
-        (folder / "home").mkdir()
-        self._image = ImageWithoutTorch(folder)
-        machines.starts = lambda _: self._image.lock(open_store(self.run("stormy").uri))
-        machines.image = {
-            **self._image.environment,
-            "API_ENDPOINT_OVERRIDE": google.url,
-            OVERRIDE: google.url,
-            "OMP_NUM_THREADS": "1",
-            "HOME": str(folder / "home"),
-        }
-
-    def job_on_gcp(self, name: str, arguments: str, *, program: str = "quick.py", extra: str = "") -> Path:
-        rest = (
-            "secrets: [WORD]\nresources: {cloud: gcp}\n"
-            "setup: date +%s%N > $VIRTUAL_ENV/made-at\n"
-            f"gcp: {{regions: [{REGION}], instance_types: [{TYPE}]}}\n"
-            "policy: {on_demand_after: 150s, return_to_spot: true, return_cooldown: 60s}\n"
-        )
-        return self.job_file(name, rest + extra, arguments, program)
-
-    def account(self, name: str) -> str:
-        """The address of the service account of a run."""
-        return account_address(self.run(name).created.uid, PROJECT)
-
-    def libcloud(self) -> Any:
-        """A client that is not ours."""
-        return libcloud_on(self.google, self.folder, self._monkeypatch)
-
-    def _before(self, method: str, _: int) -> Refusal | None:
-        if method != "compute.instances.insert" or self.extended_notice:
-            return None
-        asked = self.google.calls(method)[-1].body["scheduling"]
-        if "preemptionNoticeDuration" not in asked:
-            return None
-        return invalid("scheduling.preemptionNoticeDuration", "120s", "It is not available in this project.")

@@ -52,12 +52,13 @@ def prints(expected: str, output: str) -> bool:
     `...` stands for anything or nothing, on lines of its own or within one. Numbers, ids and the widths of columns
     may differ.
     """
-    pattern = re.escape(_plain(expected)).replace(re.escape(" ... "), r"(?:\ .*)?\ ").replace(re.escape("..."), ".*")
-    return re.fullmatch(pattern, _plain(output), re.S) is not None
+    shown = re.escape(f" {_plain(expected)} ")
+    pattern = shown.replace(re.escape(" ... "), r"(?:\ .*)?\ ").replace(re.escape("..."), ".*")
+    return re.fullmatch(pattern, f" {_plain(output)} ", re.S) is not None
 
 
 def _plain(text: str) -> str:
-    text = re.sub(r"\b(i|first|continued|on-demand|measure)-[0-9a-f]{10,17}\b", r"\1-#", text)
+    text = re.sub(r"\b(i|first|continued|on-demand|measure|plain-pytorch)-[0-9a-f]{10,17}\b", r"\1-#", text)
     text = _NUMBER.sub("#", text).replace("─", "")
     text = re.sub(r"(?<!\S)-(?!\S)", "#", text)
     return " ".join(text.split())

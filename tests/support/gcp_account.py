@@ -31,12 +31,13 @@ class GcpAccount(GoogleServer):
     the policies of service accounts add. `grants` are those of the project's policy.
     """
 
-    def __init__(self, clock: Now) -> None:
-        super().__init__(clock)
+    def __init__(self, clock: Now, objects: str = "") -> None:
+        super().__init__(clock, objects)
         self.allowed = {*permissions(*RUNNER_ROLES)}
         self.allowed_on_accounts = set[str]()
         self.grants: list[Json] = []
-        self.permits = lambda _, permission: permission in self.allowed
+        if not objects:
+            self.permits = lambda _, permission: permission in self.allowed
         self.handlers |= {
             "compute.instances.testIamPermissions": self._granted_on_instance,
             "cloudresourcemanager.projects.getIamPolicy": lambda _: {"version": 3, "bindings": self.grants},

@@ -210,7 +210,10 @@ class GoogleProject:
             raise Refusal(404, "notFound", "The specified managed folder does not exist.")
         policy = self.policies[folder]
         told = [{**each, "members": [self._told(member) for member in each["members"]]} for each in policy["bindings"]]
-        kind = {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{BUCKET}/managedFolders/{folder}"}
+        kind = {
+            "kind": "storage#policy",
+            "resourceId": f"projects/_/buckets/{self.bucket_name}/managedFolders/{folder}",
+        }
         return {**kind, **policy, **({"bindings": told} if told else {})}
 
     def _told_policy(self, asked: Asked) -> Json:
@@ -229,7 +232,13 @@ class GoogleProject:
         self.policies[name] = {"version": 1, "etag": _etag(next(self._writes)), "bindings": []}
         made = self.clock.now().isoformat()
         times = {"createTime": made, "updateTime": made, "metageneration": "1"}
-        return {"kind": "storage#managedFolder", "id": f"{BUCKET}/{name}", "name": name, "bucket": BUCKET, **times}
+        return {
+            "kind": "storage#managedFolder",
+            "id": f"{self.bucket_name}/{name}",
+            "name": name,
+            "bucket": self.bucket_name,
+            **times,
+        }
 
     def _delete_folder(self, asked: Asked) -> None:
         name = asked.arguments["managedFolder"]

@@ -34,7 +34,6 @@ from tests.support.google_api import Asked, Called, Unknown, described
 from tests.support.google_login import TOKEN
 from tests.support.google_skus import on_demand_skus
 from tests.support.http_server import Reply, Request, as_json
-from tests.support.object_stores import BUCKET
 
 COMPUTE = "/compute/v1/"
 ANY = "*"
@@ -320,10 +319,13 @@ class GoogleCloud:
             connection.close()
 
     def _is_there(self, name: str) -> bool:
-        return self._asked_of_objects("GET", f"/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}").status == 200
+        return (
+            self._asked_of_objects("GET", f"/storage/v1/b/{self.iam.bucket_name}/o/{quote(name, safe='')}").status
+            == 200
+        )
 
     def _has_objects(self, folder: str) -> bool:
-        target = f"/storage/v1/b/{BUCKET}/o?maxResults=1&prefix={quote(folder, safe='')}"
+        target = f"/storage/v1/b/{self.iam.bucket_name}/o?maxResults=1&prefix={quote(folder, safe='')}"
         return bool(json.loads(self._asked_of_objects("GET", target).body).get("items"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spotrun.errors import RunNotFound
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.runs.open_run import OpenRun, open_run
@@ -161,9 +163,10 @@ class Sandbox:
             if child.stdout is not None and not child.stdout.closed:
                 child.communicate()
         for name in self._runs():
-            run = self.run(name)
-            for instance in run.driver.instances(run.created.uid):
-                run.driver.terminate(instance.instance_id)
+            with contextlib.suppress(RunNotFound):  # SeaweedFS lists the folder of a run that was removed
+                run = self.run(name)
+                for instance in run.driver.instances(run.created.uid):
+                    run.driver.terminate(instance.instance_id)
 
     def _runs(self) -> list[str]:
         if self.uri != str(self.store):
