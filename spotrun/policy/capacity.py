@@ -17,7 +17,14 @@ from spotrun.policy.facts import Facts
 from spotrun.policy.gangs import fill, lacking, standing_by
 from spotrun.policy.kind_moves import move_to_another_kind
 from spotrun.policy.launches import never_asked, refused, why_needed
-from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, life_left, nearly_over
+from spotrun.policy.lives import (
+    ENDS_WITHIN,
+    HANDOVER_BEFORE_END,
+    LAST_MINUTES,
+    life_left,
+    nearly_over,
+    outlives_its_end,
+)
 from spotrun.policy.money import intend, pays_for_all
 from spotrun.policy.owned_machine import BACK, at_home_now, starts_again_at_home, stays_at_home, way_home, why_home
 from spotrun.policy.pool_cooldown import no_spot_accepts, why_none
@@ -43,6 +50,7 @@ from spotrun.strategies.port import ON_DEMAND
 from spotrun.units import to_the_second
 
 RETURN_TO_SPOT = "return to spot"
+NOT_ENDED = f"the cloud has not ended its instance within {to_the_second(ENDS_WITHIN)}"
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -65,6 +73,9 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         return
     if current is not None and not current.leaving and life_left(facts, current) < LAST_MINUTES:
         yield Append(event=ev.DrainRequested(attempt=current.number, reason="its time-to-live ends"))
+        return
+    if current is not None and not current.leaving and outlives_its_end(facts, current):
+        yield Append(event=ev.DrainRequested(attempt=current.number, reason=NOT_ENDED))
         return
     relief = standing_by(facts)
     if current is not None and not current.leaving and relief is not None:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.facts import Facts
+from spotrun.policy.patience import at_least_real
 from spotrun.run.state import Attempt, RunState
 
 BLIND_FOR = timedelta(hours=24)
@@ -22,6 +23,13 @@ LAST_MINUTES = timedelta(minutes=3)
 """
 Length of the last part of a time-to-live. When it begins, the instance makes its last commit and ends, even if no
 standby is ready.
+"""
+ENDS_WITHIN = timedelta(minutes=5)
+"""
+Time that the cloud has to end an instance that has to go. After this time, the run goes on elsewhere, because a cloud
+refuses for ever to end an instance that a user has protected:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_ChangingDisableAPITermination.html
+https://cloud.google.com/compute/docs/instances/preventing-accidental-vm-deletion
 """
 
 
@@ -41,6 +49,15 @@ def _lives(state: RunState, attempt: Attempt) -> Iterator[tuple[datetime, timede
 
 def life_left(facts: Facts, current: Attempt) -> timedelta:
     return lives_until(facts.state, current) - facts.now
+
+
+def outlives_its_end(facts: Facts, current: Attempt) -> bool:
+    """
+    Return True if an instance of the attempt has been condemned for so long that the cloud probably cannot end it.
+    """
+    since = (member.condemned_at for member in facts.state.members_of(current) if member.gone is None)
+    patience = at_least_real(ENDS_WITHIN, facts.state)
+    return any(at is not None and facts.now - at > patience for at in since)
 
 
 def nearly_over(facts: Facts, current: Attempt) -> bool:

@@ -124,7 +124,7 @@ def _drain_requested(state: RunState, entry: Entry, event: ev.DrainRequested) ->
 
 
 def _condemned(state: RunState, entry: Entry, event: ev.InstanceCondemned) -> RunState:
-    return _with_member(state, ev.name_of(event), condemned=event)
+    return _with_member(state, ev.name_of(event), condemned=event, condemned_at=entry.at)
 
 
 def _released(state: RunState, entry: Entry, event: ev.MemberReleased) -> RunState:
@@ -204,7 +204,9 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
     state = _vouch(state, event.setup)
     predecessor = state.current
     if predecessor is not None:
-        end = AttemptEnd(cause=Cause.REPLACED, stopped_at=entry.at, known_at=entry.at, last_step=None, detail="fenced")
+        condemned = (member.condemned for member in state.members_of(predecessor))
+        cause = next((each.cause for each in condemned if each is not None), Cause.REPLACED)
+        end = AttemptEnd(cause=cause, stopped_at=entry.at, known_at=entry.at, last_step=None, detail="fenced")
         state = _end_attempt(state, predecessor.number, end)
     attempt = Attempt(
         number=entry.number,

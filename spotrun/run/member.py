@@ -17,6 +17,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
     One instance that a launch requested. In a run on one instance, each launch has one member.
 
+    `condemned_at` is the time of the entry that condemned it.
+
     `ready` is the member's newest report that it is ready to join an attempt. `ready_at` is the time of this report,
     and `ready_since` is the time of the member's first such report. `setup` is the report on how the job's `setup`
     went, and `set_up_at` is the time of that report.
@@ -24,6 +26,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     recorded: ev.LaunchRecorded | None = None
     condemned: ev.InstanceCondemned | None = None
+    condemned_at: datetime | None = None
     released: ev.MemberReleased | None = None
     gone: ev.InstanceGone | None = None
     ready: ev.MemberReady | None = None

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
+from spotrun.agent.decisions import DRAIN_WINDOW_S, STANDBY_GRACE_S
 from spotrun.clock import Clock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.driver import CloudDriver
@@ -152,6 +153,7 @@ class PlainRun(MemoryRun):
             policy={"on_demand_after": "10m", "return_to_spot": False},
         )
         self._agent: Agent | None = None
+        self._drained_s: float | None = None
         self.ticks: list[Tick] = []
         self.is_hung = False
         """What trains writes nothing more, while its instance goes on."""
@@ -254,12 +256,22 @@ class PlainRun(MemoryRun):
     def _act(self) -> None:
         """The agent of the newest instance does what it would."""
         state = self.state
-        if self.training is None and self.boots and state.current is None and state.terminal is None:
+        lacks = self.training is None or self.is_hung
+        if lacks and self.boots and state.terminal is None and self._may_take_over(state):
             there = [each for each in state.launches.values() if each.recorded is not None and each.gone is None]
             if any(each.open and each.recorded.instance_id in self.account.alive for each in there[-1:]):
                 self._agent, self.is_hung = self.agent(SCRIPT), False
         if self.training is not None and not self.is_hung:
             self.training.act()
+
+    def _may_take_over(self, state: RunState) -> bool:
+        """Nothing trains, or what was asked to drain has had its time (protocol 13)."""
+        current = state.current
+        if current is None or current.drain is None:
+            self._drained_s = None
+            return current is None
+        self._drained_s = self._drained_s or self.clock.monotonic()
+        return self.clock.monotonic() - self._drained_s >= DRAIN_WINDOW_S + STANDBY_GRACE_S
 
     @property
     def training(self) -> Agent | None:
