@@ -57,7 +57,8 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     this price. `price_list` names the price list from which this type's on-demand price comes, with the list's date; ""
     if no list has the price. Some clouds need `image`, `subnet` and `launch_template` to start a new instance.
     `other_subnets` are the zone's other subnets in which an instance could start, best first. Ledger entries leave out
-    `other_subnets`.
+    `other_subnets`. `quota` names the quota of the account, and its region, that limits instances of this type; UNSET
+    if it is unknown. The pools of one quota are refused together.
     """
 
     cloud: str
@@ -75,6 +76,7 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     subnet: str = ""
     launch_template: str = ""
     other_subnets: tuple[str, ...] | UnsetType = UNSET
+    quota: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         require_amount(self.price_usd_per_hour)

@@ -21,8 +21,8 @@ class CloudDriver(Protocol):
     driver reports every failure of the cloud as a SpotrunError:
 
         InsufficientCapacity   this offering has no capacity   -> try another offering
-        QuotaExceeded          a quota of the account is full  -> try another; tell the user; retry ever less often
-        CloudError itself      the cloud rejects the request   -> do the same as for QuotaExceeded
+        QuotaExceeded          a quota of the account is full  -> try another quota; tell the user; retry seldom
+        CloudError itself      the cloud rejects the request   -> try another; tell the user; retry ever less often
         CloudUnavailable       throttled, 5xx, network         -> try again later
         AccessDenied           credentials or permissions      -> tell the user, who has to fix them
         IdentityUnknown        the identity is not found       -> wait if the identity is new

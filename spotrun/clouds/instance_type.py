@@ -5,6 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from spotrun.offering import CapacityType, Offering
 
 
@@ -25,6 +27,7 @@ class InstanceType(NamedTuple):
         capacity_type: CapacityType,
         price_usd_per_hour: Decimal,
         price_list: str = "",
+        quota: str | UnsetType = UNSET,
     ) -> Offering:
         return Offering(
             cloud=cloud,
@@ -37,4 +40,5 @@ class InstanceType(NamedTuple):
             cpus=self.cpus,
             memory_gib=self.memory_gib,
             price_list=price_list,
+            quota=quota,
         )

@@ -24,7 +24,7 @@ from spotrun.policy.facts import Facts
 from spotrun.policy.launches import why_needed
 from spotrun.policy.lives import nearly_over
 from spotrun.policy.money import intend
-from spotrun.policy.pool_cooldown import why_none
+from spotrun.policy.pool_cooldown import no_spot_accepts, why_none
 from spotrun.policy.pools import just_lost, name_of
 from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_of_first_kinds, trial_of
 from spotrun.policy.situation import choice_of, situation
@@ -218,11 +218,11 @@ def _cooled_down(facts: Facts) -> bool:
 def _offering(facts: Facts, place: Choice, spot: list[Offering]) -> Offering | Wait:
     """
     Return the offering to request for `place`, which the strategy has chosen. If `place` is on-demand and there is no
-    capacity on demand, return a spot offering.
+    capacity on demand, return a spot offering. If it is useless to wait for spot, return an on-demand offering.
     """
-    if place is None:
+    if place is None and not no_spot_accepts(facts):
         return WAIT_FOR_SPOT
-    if place == ON_DEMAND:
+    if place in (None, ON_DEMAND):
         asked = [*_of_keeper_first(facts, on_demand_now(facts)), *spot]
         return asked[0] if asked else Wait(reason=why_none(facts, CapacityType.ON_DEMAND))
     return next(found for found in spot if name_of(found.pool) == place)

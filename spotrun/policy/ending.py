@@ -20,7 +20,7 @@ from spotrun.policy.launches import (
     words_of_refusal,
 )
 from spotrun.policy.patience import age, at_least_real, since_opened
-from spotrun.policy.pool_cooldown import all_reject, enough_rejections
+from spotrun.policy.pool_cooldown import all_refuse_for_good, is_certain
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.reasons import in_brief
@@ -66,7 +66,7 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
     state = facts.state
     launches = since_opened(state)
     newest = launches[-1].closed if launches else None
-    if newest is not None and newest.cause is Cause.ACCESS and not _has_trained(state):
+    if newest is not None and newest.cause is Cause.ACCESS and _never_accepted(facts):
         return ev.RunFailed(cause=Cause.ACCESS, detail=newest.detail)
     last = next(reversed(list(state.attempts.values())), None)
     if last is not None and last.end is not None and last.end.gave_up and last.started_at >= state.opened_at:
@@ -76,7 +76,7 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
     booted = [launch for launch in in_a_row if not rejected(launch)]
     if len(booted) >= STILLBORN_MAX:
         return ev.RunFailed(cause=Cause.EXTERNAL, detail=_why_stillborn(booted))
-    if in_a_row and _never_accepted(facts, in_a_row[0]):
+    if in_a_row and rejected(in_a_row[0]) and _never_accepted(facts):
         why = words_of_refusal(in_a_row[0])
         return ev.RunFailed(cause=Cause.EXTERNAL, detail=f"the cloud rejects the request: {why}")
     fruitless = list(takewhile(lambda attempt: _fruitless(attempt, state), reversed(list(state.attempts.values()))))
@@ -88,15 +88,15 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
     return None
 
 
-def _never_accepted(facts: Facts, newest: Launch) -> bool:
+def _never_accepted(facts: Facts) -> bool:
     """
-    Return True if every pool that the job allows rejects the request, and no launch has led to an attempt since the run
-    was started or resumed.
+    Return True if every pool that the job allows rejects or denies the request, and no launch has led to an attempt
+    since the run was started or resumed.
     """
-    if not rejected(newest) or _has_trained(facts.state):
+    if _has_trained(facts.state):
         return False
     types = [each for each in CapacityType if may_be_of(facts.spec, each)]
-    return enough_rejections(facts) and all_reject(facts, types)
+    return is_certain(facts) and all_refuse_for_good(facts, types)
 
 
 def _has_trained(state: RunState) -> bool:

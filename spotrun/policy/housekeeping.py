@@ -277,7 +277,8 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:
         return f"{intent.offering} costs more now than was reserved for it"
     offered = surrounded(facts.state, wanted[0])
-    if replace(intent.offering, price_usd_per_hour=offered.price_usd_per_hour) != offered:
+    same = replace(intent.offering, price_usd_per_hour=offered.price_usd_per_hour, quota=offered.quota)
+    if same != offered:
         return f"{intent.offering} is offered with another image, network or launch template now"
     if intent.time_to_live_s > TIME_TO_LIVE.total_seconds():
         return (

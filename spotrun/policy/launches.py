@@ -56,6 +56,16 @@ def rejected(launch: Launch) -> bool:
     return refused or launch.failed_to_start
 
 
+def denied(launch: Launch) -> bool:
+    """Return True if the account may not make this request."""
+    return launch.closed is not None and launch.closed.cause is Cause.ACCESS
+
+
+def is_final(launch: Launch) -> bool:
+    """Return True if the same request would be refused again until a person changes something."""
+    return rejected(launch) or denied(launch)
+
+
 def never_asked(launch: Launch) -> bool:
     """
     Return True if the launch failed because no runner was running in time to send its request. Such a failure says
@@ -80,9 +90,10 @@ def why_refused(launch: Launch) -> str:
         return "the request is rejected"
     if launch.over_quota:
         return "a quota is full"
-    if launch.closed is None:
-        return NO_CAPACITY if launch.taken_before_it_ran else ""
-    return {Cause.CAPACITY: NO_CAPACITY, Cause.ACCESS: "it is denied"}.get(launch.closed.cause, "")
+    if denied(launch):
+        return "it is denied"
+    no_capacity = launch.taken_before_it_ran if launch.closed is None else launch.closed.cause is Cause.CAPACITY
+    return NO_CAPACITY if no_capacity else ""
 
 
 def words_of_refusal(launch: Launch) -> str:
@@ -112,10 +123,10 @@ def _never_began(launch: Launch) -> bool:
     return stood and launch.attempt is None and launch.intent.beside is None
 
 
-def rejected_in_a_row(launches: Iterable[Launch]) -> Iterator[Launch]:
-    """Yield the rejected launches, newest first, back to the newest launch that got an instance."""
+def final_in_a_row(launches: Iterable[Launch]) -> Iterator[Launch]:
+    """Yield the launches refused for good, newest first, back to the newest launch that got an instance."""
     for launch in launches:
-        if rejected(launch):
+        if is_final(launch):
             yield launch
         elif launch.closed is None:
             return

@@ -2,17 +2,19 @@
 Finds the pools that the run does not request for a while after a refusal. Such a pool *rests*. Each rest is returned
 with its end and its reason.
 
-- If a pool had no capacity, or denied access, it rests for minutes, because this may soon change.
-- If a quota was full, or if the cloud rejected the request (in its response or when it started the instance), the pool
-  rests longer, because such a problem usually lasts until the user changes something. Each further refusal of
-  this sort makes the next rest longer, but the run never gives up a pool.
-- If the cloud rejected the request, and the pool's subnet, image or template has changed since then, the pool does not
-  rest.
+- If a pool had no capacity, it rests for minutes, because this may soon change.
+- If a quota was full, all pools of the quota whose instances need as much of it rest together. After each rest, the run
+  requests one of them, the one whose last request is oldest, because one answer tells about all of them.
+- If the account may not request an instance, the pool rests for minutes. If several pools are denied, the run requests
+  them in turns in the same way, because they may have lost the same right.
+- If the cloud rejected the request (in its response or when it started the instance), the pool rests longer, because
+  such a problem usually lasts until the user changes something. Each further rejection makes the next rest longer, but
+  the run never gives up a pool. If the pool's subnet, image or template has changed since then, the pool does not rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 
 import msgspec
@@ -24,9 +26,11 @@ from spotrun.policy.facts import Facts, once
 from spotrun.policy.launches import (
     NO_CAPACITY,
     STILLBORN_MAX,
+    denied,
+    final_in_a_row,
+    is_final,
     never_asked,
     rejected,
-    rejected_in_a_row,
     why_refused,
     words_of_refusal,
 )
@@ -38,11 +42,11 @@ from spotrun.run.reasons import in_brief
 from spotrun.run.state import Launch, RunState
 
 POOL_REST = timedelta(minutes=2)
-"""The time for which a pool rests after it had no capacity or denied access."""
+"""The time for which a pool rests after it had no capacity, and the time between requests of pools that are denied."""
 LASTING_REST, LASTING_REST_MAX = timedelta(minutes=10), timedelta(hours=1)
 """
-The first rest and the longest rest of a pool whose quota is full, or in which the cloud has rejected a request. Each
-rest is twice as long as the previous rest, up to the longest.
+The first rest and the longest rest of a pool in which the cloud has rejected a request. Each rest is twice as long as
+the previous rest, up to the longest. The first is also the time between requests of pools whose quota is full.
 """
 
 
@@ -78,7 +82,7 @@ def rests(facts: Facts, offering: Offering) -> bool:
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
         return rest is not None
-    return enough_rejections(facts) or not all_reject(facts, (offering.capacity_type,))
+    return is_certain(facts) or not all_refuse_for_good(facts, (offering.capacity_type,))
 
 
 def rest_of(facts: Facts, offering: Offering) -> Rest | None:
@@ -89,27 +93,29 @@ def rest_of(facts: Facts, offering: Offering) -> Rest | None:
     return rest
 
 
-def enough_rejections(facts: Facts) -> bool:
-    """Return True if enough requests in a row were rejected to rule out a temporary fault."""
-    in_a_row = rejected_in_a_row(reversed(since_opened(facts.state)))
-    return sum(1 for _ in in_a_row) >= STILLBORN_MAX
-
-
-def all_reject(facts: Facts, types: Collection[CapacityType]) -> bool:
+def is_certain(facts: Facts) -> bool:
     """
-    Return True if every pool of these capacity types has already rejected the request that the run would send now.
+    Return True if the newest refusals cannot be a temporary fault: one request was denied, or enough in a row rejected.
+    """
+    in_a_row = list(final_in_a_row(reversed(since_opened(facts.state))))
+    return len(in_a_row) >= STILLBORN_MAX or any(map(denied, in_a_row))
+
+
+def all_refuse_for_good(facts: Facts, types: Collection[CapacityType]) -> bool:
+    """
+    Return True if every pool of these capacity types has rejected or denied the request that the run would send now.
     """
     wanted = [found for found in within_price(facts) if found.capacity_type in types]
     found = [rest_of(facts, each) for each in wanted]
-    return bool(wanted) and all(rest is not None and rejected(rest.launch) for rest in found)
+    return bool(wanted) and all(rest is not None and is_final(rest.launch) for rest in found)
 
 
 def no_spot_accepts(facts: Facts) -> bool:
     """
-    Return True if it is useless to wait for spot: every spot pool has rejected the request, and enough requests in a
-    row were rejected.
+    Return True if it is useless to wait for spot: every spot pool has rejected or denied the request, and this cannot
+    be a temporary fault.
     """
-    return enough_rejections(facts) and all_reject(facts, (CapacityType.SPOT,))
+    return is_certain(facts) and all_refuse_for_good(facts, (CapacityType.SPOT,))
 
 
 def zones_at_fault(facts: Facts) -> set[str]:
@@ -156,7 +162,47 @@ def _refusal(rest: Rest, scale: float) -> str:
 
 @once
 def _resting(facts: Facts) -> dict[Pool, Rest]:
-    return _refusals(facts.state, facts.now)
+    rests = _refusals(facts.state, facts.now) | dict(_denied_in_turns(facts)) | dict(_quotas_in_turns(facts))
+    return {pool: rest for pool, rest in rests.items() if facts.now < rest.until}
+
+
+def _denied_in_turns(facts: Facts) -> Iterator[tuple[Pool, Rest]]:
+    """Yield the `Rest` of each pool whose newest request was denied. The run requests one of them after each rest."""
+    found: dict[Pool, Launch] = {}
+    for launch in since_opened(facts.state):
+        found.pop(launch.intent.offering.pool, None)
+        if denied(launch):
+            found[launch.intent.offering.pool] = launch
+    for number, pool in enumerate(found, 1):
+        yield pool, _rest(next(reversed(found.values())), number * POOL_REST)
+
+
+def _quotas_in_turns(facts: Facts) -> Iterator[tuple[Pool, Rest]]:
+    """
+    Yield the `Rest` of each pool whose quota is full. The run requests one of them after each rest, those first that it
+    has never requested.
+
+    An instance with fewer vCPUs may still fit into the quota, so its pool rests only after a refusal of its own.
+    """
+    full: dict[str, dict[Pool, Launch]] = {}
+    for launch in since_opened(facts.state):
+        offering = launch.intent.offering
+        if launch.over_quota and offering.quota:
+            refused = full.setdefault(offering.quota, {})
+            refused.pop(offering.pool, None)
+            refused[offering.pool] = launch
+        elif offering.quota and launch.closed is None:
+            full.pop(offering.quota, None)
+    for quota, refused in full.items():
+        offered = [found for found in within_price(facts) if found.quota == quota]
+        pools = {found.pool for found in offered}
+        turns = {pool: turn for turn, pool in enumerate((pool for pool in refused if pool in pools), 1)}
+        unasked = len(turns) < len(pools)
+        for found in offered:
+            as_large = [each for each in refused.values() if each.intent.offering.cpus <= found.cpus]
+            turn = turns[found.pool] + unasked if found.pool in turns else 1
+            if as_large:
+                yield found.pool, _rest(as_large[-1], turn * LASTING_REST)
 
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
@@ -169,26 +215,23 @@ def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
         pool = launch.intent.offering.pool
         if launch.taken_before_it_ran:
             found[pool] = _rest(launch, POOL_REST)
-        elif _lasts(launch):
+        elif launch.over_quota:
+            found[pool] = _rest(launch, LASTING_REST)
+        elif rejected(launch):
             found[pool] = _lasting_rest(launch, found.get(pool))
         elif launch.closed is None:
             found.pop(pool, None)
-        elif launch.closed.cause in (Cause.CAPACITY, Cause.ACCESS) and not never_asked(launch):
+        elif launch.closed.cause is Cause.CAPACITY and not never_asked(launch):
             found[pool] = _rest(launch, POOL_REST)
     return {pool: rest for pool, rest in found.items() if now < rest.until}
 
 
-def _lasts(launch: Launch) -> bool:
-    return launch.over_quota or rejected(launch)
-
-
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
     """
-    Return the `Rest` that begins when a pool refuses `launch` because the quota is full or the request is rejected.
-    `before` is the pool's rest after the previous such refusal; None if there was none. If `launch` came after that
-    rest had ended, the new rest is twice as long.
+    Return the `Rest` that begins when a pool rejects `launch`. `before` is the pool's previous rest; None if there was
+    none. If it followed a rejection too, and `launch` came after it had ended, the new rest is twice as long.
     """
-    if before is None or not _lasts(before.launch):
+    if before is None or not rejected(before.launch):
         return _rest(launch, LASTING_REST)
     lasted = before.until - before.began_at
     rest = _rest(launch, lasted)

@@ -15,9 +15,8 @@ import msgspec
 
 from spotrun.clock import zone
 from spotrun.offering import CapacityType
-from spotrun.policy.launches import STILLBORN_MAX, stillborn
+from spotrun.policy.launches import STILLBORN_MAX, denied, stillborn
 from spotrun.policy.lives import HANDOVER_BEFORE_END, lives_until
-from spotrun.run.events import Cause
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import Attempt, Launch, RunState
 
@@ -90,8 +89,7 @@ def _failed(launch: Launch) -> bool:
     """
     Return True if a launch failed before its instance took over, for a reason that is neither the market nor a quota.
     """
-    denied = launch.closed is not None and launch.closed.cause is Cause.ACCESS
-    return denied or stillborn(launch)
+    return denied(launch) or stillborn(launch)
 
 
 def _why(launch: Launch) -> str:

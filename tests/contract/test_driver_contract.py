@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.config import AwsConfig
@@ -48,6 +49,8 @@ class Account(Protocol):
 
     has_gangs = False
     """Whether its driver can start members."""
+    has_quotas = False
+    """Whether its account limits what may run in a region."""
     short_life = timedelta(seconds=60)
     """A time-to-live that is over soon by the system's clock, and not before an instance can be seen."""
 
@@ -89,6 +92,8 @@ class ToyAccount(Account):
 
 
 class AwsAccount(Account):
+    has_quotas = True
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._clock = ScaledClock(datetime.now(UTC), 60.0)
         self._server = Ec2Account(self._clock)
@@ -112,6 +117,8 @@ class AwsAccount(Account):
 
 class PlainGcpAccount(Account):
     """In this process. It forgets an instance as soon as that is deleted, as Google does."""
+
+    has_quotas = True
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._clock = ScaledClock(datetime.now(UTC), 60.0)
@@ -251,6 +258,16 @@ def test_offerings_name_their_cloud_and_spot_is_the_cheaper_kind(account: Accoun
     }
     for each in offerings:
         assert 0 < each.price_usd_per_hour <= on_demand[each.region, each.instance_type]
+
+
+def test_pools_of_a_type_in_a_region_have_one_quota_and_spot_another(account: Account) -> None:
+    quotas: dict[tuple[str, str], dict[CapacityType, set[object]]] = {}
+    for each in account.driver().offerings():
+        of_type = quotas.setdefault((each.region, each.instance_type), {kind: set() for kind in RENTED})
+        of_type[each.capacity_type].add(each.quota)
+    for of_type in quotas.values():
+        (spot,), (on_demand,) = (of_type[kind] for kind in (CapacityType.SPOT, CapacityType.ON_DEMAND))
+        assert (spot is UNSET, on_demand is UNSET, spot == on_demand) == ((not account.has_quotas,) * 3)
 
 
 @pytest.mark.parametrize("capacity_type", RENTED)

@@ -539,14 +539,6 @@ def test_an_instance_under_notice_is_left_for_the_cloud_to_take_which_may_make_i
     assert Terminate(instance_id=here.instance_id, reason="its attempt is over") in decided(history, instances=[here])
 
 
-def test_a_launch_that_the_account_may_not_make_fails_the_run() -> None:
-    history = History()
-    history.close(history.launch(), Cause.ACCESS)
-    (failure,) = events_of(decided(history))
-    assert isinstance(failure, ev.RunFailed)
-    assert failure.cause is Cause.ACCESS
-
-
 def test_a_pool_beyond_the_quota_is_not_asked_again() -> None:
     history = History()
     history.write(events_of(decided(history))[0])

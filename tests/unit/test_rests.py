@@ -16,7 +16,7 @@ from spotrun.policy.launches import STILLBORN_MAX
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from tests.support.decisions import MARKET, asked, decided, events_of, instance, spec, trains
-from tests.support.histories import ON_DEMAND, SPOT, History, offering
+from tests.support.histories import ON_DEMAND, SPOT, START, History, offering
 
 SPOT_ONLY = spec(resources={"spot_policy": "spot"})
 ONE_POOL = MARKET[:1]
@@ -58,8 +58,8 @@ def has_trained(history: History) -> History:
 # -- how long --------------------------------------------------------------------------------------------------------
 
 
-def test_pool_over_quota_is_requested_again_after_growing_cooldowns_of_at_most_an_hour() -> None:
-    assert minutes_asked(History(), Cause.QUOTA, 4, market=ONE_POOL) == [0, 10, 30, 70, 130, 190]
+def test_pool_over_quota_is_requested_again_every_ten_minutes() -> None:
+    assert minutes_asked(History(), Cause.QUOTA, 1, market=ONE_POOL) == [0, 10, 20, 30, 40, 50]
 
 
 def test_run_that_has_trained_is_requested_again_from_its_only_rejecting_pool() -> None:
@@ -82,7 +82,7 @@ def test_a_quota_that_has_passed_is_forgotten_once_the_pool_answers_otherwise() 
     for cause in (Cause.QUOTA, Cause.QUOTA, Cause.CAPACITY):
         assert answered(history, cause, market=ONE_POOL) is not None
         history.after(1201)
-    assert minutes_asked(history, Cause.QUOTA, 1, market=ONE_POOL) == [0, 10, 30]
+    assert minutes_asked(history, Cause.QUOTA, 1, market=ONE_POOL) == [0, 10, 20, 30, 40, 50]
 
 
 def test_quotas_that_were_full_at_an_interruption_keep_no_run_from_going_on_in_the_next_hour() -> None:
@@ -91,6 +91,76 @@ def test_quotas_that_were_full_at_an_interruption_keep_no_run_from_going_on_in_t
         history.after(2)
     history.after(600)
     assert asked(decided(history, SPOT_ONLY)) == ("local-a", SPOT)
+
+
+# -- one quota of several pools, and rights that are lost --------------------------------------------------------------
+
+OF_ONE_QUOTA = tuple(replace(found, quota="vCPUs of G", cpus=8) for found in MARKET[:3])
+
+
+def pools_asked(history: History, cause: Cause, minutes: int, market: tuple[Offering, ...]) -> list[tuple[int, str]]:
+    """Each request, with its minute and its zone. The runner decides again at once after a refusal."""
+    began, found = history.now, []
+    while (minute := int((history.now - began).total_seconds() / 60)) < minutes:
+        while (zone := zone_of(answered(history, cause, market=market))) is not None:
+            found.append((minute, zone.removeprefix("local-")))
+        history.after(60)
+    return found
+
+
+def test_pools_of_a_full_quota_are_requested_in_turns() -> None:
+    asked_for = pools_asked(History(), Cause.QUOTA, 60, OF_ONE_QUOTA)
+    assert asked_for == [(0, "a"), (10, "b"), (20, "c"), (30, "a"), (40, "b"), (50, "c")]
+
+
+def test_pools_of_another_quota_and_smaller_instances_are_requested_while_a_quota_is_full() -> None:
+    other = replace(MARKET[1], quota="vCPUs of P", cpus=8)
+    small = replace(MARKET[2], quota="vCPUs of G", cpus=4)
+    asked_for = pools_asked(History(), Cause.QUOTA, 9, (*OF_ONE_QUOTA[:1], other, small))
+    assert asked_for == [(0, "a"), (0, "b"), (0, "c")]
+
+
+def test_quota_that_has_room_again_makes_no_pool_wait_for_its_turn() -> None:
+    history = History()
+    answered(history, Cause.QUOTA, market=OF_ONE_QUOTA)
+    history.after(600)
+    history.gone(trained := history.write(events_of(decided(history, SPOT_ONLY, market=OF_ONE_QUOTA))[0]))
+    assert history.state.launches[trained].intent.offering.zone == "local-b"
+    assert asked(decided(history.after(3600), SPOT_ONLY, market=OF_ONE_QUOTA)) == ("local-a", SPOT)
+
+
+def test_pools_are_requested_in_turns_after_a_right_was_lost() -> None:
+    asked_for = pools_asked(has_trained(History()), Cause.ACCESS, 9, MARKET[:3])
+    assert asked_for == [(0, "a"), (0, "b"), (0, "c"), (2, "a"), (4, "b"), (6, "c"), (8, "a")]
+
+
+def test_run_whose_spot_is_denied_goes_on_demand_at_once() -> None:
+    history = History()
+    for zone in ("local-a", "local-b", "local-c"):
+        assert zone_of(answered(history, Cause.ACCESS, "an SCP", wanted=spec())) == zone
+    assert asked(decided(history)) == ("local-a", ON_DEMAND)
+
+
+def test_run_with_a_deadline_goes_on_demand_at_once_if_spot_is_denied() -> None:
+    history = History(deadline_at=START + timedelta(hours=10))
+    wanted = spec(policy={"deadline": "10h", "expected_work": "1h"})
+    for _ in MARKET[:3]:
+        answered(history, Cause.ACCESS, "an SCP", wanted=wanted)
+    assert asked(decided(history, wanted)) == ("local-a", ON_DEMAND)
+
+
+def test_a_denied_type_leaves_the_others_to_be_requested() -> None:
+    history, other = History(), replace(MARKET[1], instance_type="sim-2")
+    answered(history, Cause.ACCESS, "an SCP", market=(MARKET[0], other))
+    assert asked(decided(history, SPOT_ONLY, market=(MARKET[0], other))) == ("local-b", SPOT)
+
+
+def test_run_that_never_trained_fails_once_every_pool_is_denied() -> None:
+    history = History()
+    found = [answered(history, Cause.ACCESS, "an SCP", market=MARKET[:3]) for _ in range(4)]
+    assert [type(event) for event in found] == [ev.LaunchIntended] * 3 + [ev.RunFailed]
+    assert isinstance(found[-1], ev.RunFailed)
+    assert (found[-1].cause, found[-1].detail) == (Cause.ACCESS, "an SCP")
 
 
 # -- what is asked meanwhile -----------------------------------------------------------------------------------------
@@ -177,7 +247,7 @@ def test_a_pool_whose_instances_find_no_room_in_a_quota_rests_like_one_that_says
             found.append(round((history.now - began) / timedelta(minutes=1)))
             history.gone(history.write(event), EndedBy.QUOTA)
         history.after(60)
-    assert found == [0, 10, 30, 70, 130]
+    assert found == [*range(0, 180, 10)]
     assert history.state.terminal is None
     assert [*observations_of(history.state)] == [], "a quota says nothing of the market"
 

@@ -17,6 +17,7 @@ from spotrun.clouds.aws.launch_template import find_launch_template
 from spotrun.clouds.aws.network import Network, find_image, find_network
 from spotrun.clouds.aws.price_list import PriceList, read_price_list
 from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
+from spotrun.clouds.aws.quotas import quota_named
 from spotrun.clouds.instance_type import InstanceType
 from spotrun.clouds.list_prices import ListPrice
 from spotrun.clouds.ttl_cache import ASKED_AGAIN_S, TtlCache
@@ -158,6 +159,7 @@ class Catalog:
                             capacity_type=capacity_type,
                             price_usd_per_hour=price,
                             price_list="" if listed is None else listed.source,
+                            quota=quota_named(kind.name, capacity_type, self._region.name),
                         )
 
     def spot_history(self, since: datetime) -> Mapping[SpotPool, list[PriceSegment]]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from spotrun.offering import CapacityType
 
 
@@ -50,3 +52,9 @@ def quota_of(instance_type: str, capacity_type: CapacityType) -> Quota | None:
     if family == "p":
         family = "p2-4" if generation in ("2", "3", "4") else f"p{generation}"
     return _SPOT.get(family)
+
+
+def quota_named(instance_type: str, capacity_type: CapacityType, region: str) -> str | UnsetType:
+    """Return the name of the quota of a type in a region; UNSET if `quota_of` returns None."""
+    quota = quota_of(instance_type, capacity_type)
+    return UNSET if quota is None else f"{quota.name} in {region}"

@@ -14,6 +14,7 @@ from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.gpus import accelerators_of
 from spotrun.clouds.gcp.machine import MIB_PER_GIB, Machine, machine_of
 from spotrun.clouds.gcp.price_list import PriceList, read_part_prices, read_price_list
+from spotrun.clouds.gcp.quotas import quota_named
 from spotrun.clouds.gcp.sku_prices import PartPrices
 from spotrun.clouds.gcp.spot_prices import KEPT_BY_GOOGLE, SpotPrices, spot_prices
 from spotrun.clouds.gcp.surroundings import Image, find_image, find_subnetwork, zones_of
@@ -189,6 +190,7 @@ class Catalog:
                             capacity_type=capacity_type,
                             price_usd_per_hour=price,
                             price_list="" if listed is None else listed.source,
+                            quota=quota_named(kind, capacity_type, self._region),
                         )
 
     def spot_history(self, instance_type: str) -> Sequence[PriceSegment]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from spotrun.clouds.instance_type import InstanceType
 from spotrun.offering import CapacityType, Offering
 
 ALL_GPUS = "GPUS_ALL_REGIONS"
@@ -61,7 +62,7 @@ class Limits:
     def _used_by(self, offering: Offering) -> Iterator[tuple[Quota, int]]:
         name, _, count = offering.accelerators.partition(":")
         if name:
-            yield self._of_market(f"NVIDIA_{name.upper().replace('-', '_')}_GPUS", offering), int(count)
+            yield self._of_market(_of_gpu(name), offering), int(count)
             yield Quota(ALL_GPUS, None), int(count)
         metric = self._cpus_of(offering)
         if metric is not None:
@@ -79,6 +80,20 @@ class Limits:
         if self.of(Quota(own, offering.region)) is not None:
             return own
         return _CPUS if family in _SHARE_CPUS else None
+
+
+def quota_named(kind: InstanceType, capacity_type: CapacityType, region: str) -> str:
+    """
+    Return the name of the quota of a type in a region: of its GPUs or, if it has none, of the vCPUs of its family. For
+    spot, this is the spot quota, even if none was granted.
+    """
+    name, family = kind.accelerators.partition(":")[0], kind.name.partition("-")[0]
+    metric = _of_gpu(name) if name else _CPUS if family in _SHARE_CPUS else f"{family.upper()}_{_CPUS}"
+    return str(Quota(f"{_PREEMPTIBLE if capacity_type is CapacityType.SPOT else ''}{metric}", region))
+
+
+def _of_gpu(name: str) -> str:
+    return f"NVIDIA_{name.upper().replace('-', '_')}_GPUS"
 
 
 def _told(row: Mapping[str, Any]) -> Iterator[tuple[str, Limit]]:
