@@ -44,6 +44,7 @@ from spotrun.store.http import (
 )
 from spotrun.store.port import StoreFacts, UnknownFact
 from spotrun.store.s3_facts import answered, facts_of, region_of
+from spotrun.store.s3_login import NEW_CODE, RoleSession
 
 _CONNECTIONS = 32
 _BAD_REQUEST, _NOT_FOUND, _INTERNAL = 400, 404, 500
@@ -190,6 +191,10 @@ class S3Store(BucketStore):
                     _client.cache_clear()
                     self._open()
                 return found
+            case sdk.RefreshWithMFAUnsupportedError():
+                _client.cache_clear()
+                self._open()
+                return LoginExpired(f"{what}: {error}", hint=NEW_CODE)
             case sdk.SSOError() | sdk.LoginError() | sdk.TokenRetrievalError():
                 return LoginExpired(f"{what}: {error}", hint=_EXPIRED)
             case RuntimeError() if "credentials are still expired" in str(error):  # no botocore class
@@ -263,7 +268,7 @@ def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
     Return the client that all stores of a process with the same settings share. The settings come from environment
     variables.
     """
-    client = boto3.Session().client(
+    client = boto3.Session(botocore_session=RoleSession()).client(
         "s3",
         region_name=os.environ.get("AWS_REGION"),
         config=Config(

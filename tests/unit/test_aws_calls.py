@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +18,16 @@ from botocore.awsrequest import AWSResponse
 from botocore.httpsession import URLLib3Session
 from botocore.loaders import Loader
 
+from spotrun.address import BucketAddress
 from spotrun.clouds.aws import calls, clock_skew
 from spotrun.clouds.aws.account_checks import account_number
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.error_codes import error_of
 from spotrun.clouds.error_kinds import BadImage, ClockWrong, CredentialsExpired, CredentialsRefused, Unexplained
 from spotrun.clouds.patience import ASIDE, ATTEMPTS_MAX, RENEWED_EVERY_S
-from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, LoginExpired, StoreError
+from spotrun.store import s3_login
+from spotrun.store.s3 import S3Store
 from tests.support.aws_accidents import ASKED_AGAIN
 from tests.support.manual_clock import ManualClock
 from tests.support.plain_aws import REGION, PlainAws, refusal
@@ -97,7 +104,8 @@ def test_every_error_of_the_service_models_is_one_of_ours() -> None:
 def test_expired_credentials_are_reported_as_expired(region: Region, error: Exception) -> None:
     with pytest.raises(CredentialsExpired) as raised:
         region.ask("look", failing(error))
-    assert "log in again" in str(raised.value)
+    mfa = isinstance(error, sdk.RefreshWithMFAUnsupportedError)
+    assert ("asks for a new code" if mfa else "log in again") in str(raised.value)
 
 
 def test_image_that_another_account_does_not_share_is_no_wrong_key() -> None:
@@ -188,6 +196,111 @@ def test_html_page_is_reported_by_its_title(
 class Page(io.BytesIO):
     def stream(self, **_: object) -> Iterator[bytes]:
         yield self.read()
+
+
+# -- a role that needs an MFA code -----------------------------------------------------------------------------------
+
+PROFILE = """
+[profile trains]
+role_arn = arn:aws:iam::123456789012:role/trains
+mfa_serial = arn:aws:iam::123456789012:mfa/ada
+source_profile = ada
+region = us-east-1
+
+[profile ada]
+aws_access_key_id = AKIAEXAMPLE
+aws_secret_access_key = test
+"""
+ASSUMED = """
+<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
+<AccessKeyId>ASIA{number}</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>
+<Expiration>{expires:%Y-%m-%dT%H:%M:%SZ}</Expiration>
+</Credentials><AssumedRoleUser><Arn>arn:aws:sts::1:assumed-role/trains/a</Arn><AssumedRoleId>A:a</AssumedRoleId>
+</AssumedRoleUser></AssumeRoleResult></AssumeRoleResponse>
+"""
+DENIED = b"<Response><Errors><Error><Code>UnauthorizedOperation</Code></Error></Errors></Response>"
+
+
+class Sts:
+    """
+    It gives a role out for an hour, and denies everything else, which was signed with the keys `signed`. The SDK
+    believes that it is `later`.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.later = timedelta()
+        self.given = 0
+        self.signed: list[str] = []
+        self.prompts: list[str] = []
+        (folder / "config").write_text(PROFILE)
+        settings = {"HOME": folder, "AWS_CONFIG_FILE": folder / "config", "AWS_PROFILE": "trains"}
+        for name, value in settings.items():
+            monkeypatch.setenv(name, str(value))
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(URLLib3Session, "send", self._send)
+        monkeypatch.setattr("botocore.credentials._local_now", lambda: datetime.now(UTC) + self.later)
+        monkeypatch.setattr(s3_login, "_asked", [])
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+        monkeypatch.setattr("getpass.getpass", self._prompt)
+
+    def _prompt(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        return "123456"
+
+    def _send(self, asked: Any) -> AWSResponse:
+        if "AssumeRole" not in str(asked.body):
+            self.signed += re.findall(r"Credential=(\w+)/", str(asked.headers["Authorization"]))
+            return AWSResponse(asked.url, 403, {}, Page(DENIED))
+        assert "TokenCode=123456" in str(asked.body)
+        self.given += 1
+        answer = ASSUMED.format(number=self.given, expires=datetime.now(UTC) + timedelta(hours=1))
+        return AWSResponse(asked.url, 200, {}, Page(answer.encode()))
+
+    def asks_all(self) -> None:
+        """A call by each of several clients: of services, of another region, and of a store."""
+        for region in (Region(REGION, ManualClock()), Region("us-west-2", ManualClock())):
+            for call in (region.ec2.describe_vpcs, region.iam.list_roles, region.aside.ec2.describe_vpcs):
+                with pytest.raises(CloudError):
+                    region.ask("look", call)
+        with pytest.raises(StoreError):
+            S3Store(BucketAddress("s3", "bucket", "runs")).get("key")
+
+
+@pytest.fixture
+def sts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sts:
+    return Sts(tmp_path, monkeypatch)
+
+
+def test_one_code_is_enough_for_all_clients_and_for_aws(sts: Sts, tmp_path: Path) -> None:
+    sts.asks_all()
+    assert (len(sts.prompts), sts.given) == (1, 1)
+    assert len(sts.signed) >= 7
+    assert set(sts.signed) == {"ASIA1"}
+    assert len([*(tmp_path / ".aws/cli/cache").iterdir()]) == 1
+
+
+def test_role_that_ended_is_read_again_once_aws_has_renewed_it(sts: Sts, tmp_path: Path) -> None:
+    region = Region(REGION, ManualClock())
+    with pytest.raises(AccessDenied):
+        region.ask("look", region.ec2.describe_vpcs)
+    store = S3Store(BucketAddress("s3", "bucket", "runs"))
+    sts.later = timedelta(hours=1)
+    with pytest.raises(CredentialsExpired, match="asks for a new code"):
+        region.ask("look", lambda: region.ec2.describe_vpcs())
+    with pytest.raises(LoginExpired, match="asks for a new code"):
+        store.get("key")
+    assert len(sts.prompts) == 1
+    (cached,) = (tmp_path / ".aws/cli/cache").iterdir()
+    renewed = json.loads(cached.read_text())
+    renewed["Credentials"] |= {"AccessKeyId": "ASIA2", "Expiration": "2100-01-01T00:00:00Z"}
+    cached.write_text(json.dumps(renewed))
+    with pytest.raises(AccessDenied):
+        region.ask("look", lambda: region.ec2.describe_vpcs())
+    with pytest.raises(StoreError):
+        store.get("key")
+    assert sts.signed[-1] == "ASIA2"
+    assert len(sts.prompts) == 1
 
 
 # -- whose clock is wrong --------------------------------------------------------------------------------------------

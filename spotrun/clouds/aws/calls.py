@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from botocore.config import Config
 from botocore.loaders import Loader
-from botocore.session import Session
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws.clock_skew import keep_right, wrong_clock
 from spotrun.clouds.aws.error_codes import NoAnswer, translated
 from spotrun.clouds.patience import ASIDE, PATIENT, Patience, PatientClient
 from spotrun.errors import CloudError, SpecInvalid
+from spotrun.store.s3_login import RoleSession
 from spotrun.units import Unreadable, shown
 
 T = TypeVar("T")
@@ -44,9 +44,9 @@ def config_for(patience: Patience) -> Config:
     )
 
 
-def _session() -> Session:
+def _session() -> RoleSession:
     """Return a session with the current settings and credentials."""
-    session = Session()
+    session = RoleSession()
     session.register_component("data_loader", _MODELS)
     return session
 

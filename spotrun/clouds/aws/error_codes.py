@@ -37,6 +37,7 @@ from spotrun.errors import (
     LaunchTokenSpent,
     QuotaExceeded,
 )
+from spotrun.store.s3_login import NEW_CODE
 
 
 class VcpusInUse(QuotaExceeded):
@@ -137,7 +138,7 @@ ERRORS_BY_CODE = by_code(
 """The class of the error and a hint for the user, keyed by AWS's error code."""
 
 _NO_CREDENTIALS = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound, sdk.NoRegionError)
-_LOGGED_OUT = (sdk.SSOError, sdk.LoginError, sdk.TokenRetrievalError, sdk.RefreshWithMFAUnsupportedError)
+_LOGGED_OUT = (sdk.SSOError, sdk.LoginError, sdk.TokenRetrievalError)
 _STILL_EXPIRED = "refreshed credentials are still expired"
 """
 Part of the message of botocore's RuntimeError for expired credentials. The error has no class of its own, so it is
@@ -177,6 +178,8 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
         return error_of(action, error)
     if isinstance(error, _NO_CREDENTIALS):
         return CredentialsRefused(f"cannot {action}: {error}", hint=_LOG_IN)
+    if isinstance(error, sdk.RefreshWithMFAUnsupportedError):
+        return CredentialsExpired(f"cannot {action}: {error}", hint=f"{NEW_CODE}; meanwhile training continues")
     if isinstance(error, _LOGGED_OUT) or _STILL_EXPIRED in str(error):
         return CredentialsExpired(f"cannot {action}: {error}", hint=_EXPIRED)
     if isinstance(error, _UNREACHABLE):
