@@ -24,7 +24,7 @@ _asked: list[str] = []
 """The prompts for codes that this process has shown."""
 
 
-class RoleSession(Session):
+class RoleSession(Session):  # type: ignore[misc]
     """
     A session whose assumed roles are in the cache of `aws`. It asks for one MFA code at most in a process, and only a
     user at a terminal. After that, the user renews the role with `aws`.
@@ -34,7 +34,7 @@ class RoleSession(Session):
         provider = self.get_component("credential_provider").get_provider(AssumeRoleProvider.METHOD)
         provider.cache = JSONFileCache(str(Path(CACHE).expanduser()))
         provider._prompter = _ask_once
-        return super().get_credentials()  # type: ignore[no-untyped-call]
+        return super().get_credentials()
 
 
 def _ask_once(prompt: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 from spotrun.instance import EndedBy
 from tests.support import gce_operations as kinds
 from tests.support.gce_bills import dollars
+from tests.support.gcp_accidents import DELETE
 from tests.support.plain_gcp_run import PlainGcpRun
 
 AWAY_S = 4 * 3600.0
@@ -29,6 +30,16 @@ def test_an_instance_whose_runner_dies_right_after_its_launch_is_gone_when_its_l
     assert run.account.left == []
     ends = [each.kind for each in run.google.project.operations.known(run.clock.now())]
     assert ends == ["insert", kinds.DEFERRED_DELETE]
+
+
+def test_deletion_is_requested_once_while_it_is_under_way(run: PlainGcpRun) -> None:
+    assert run.trains_within(60)
+    run.google.project.timings.shutdown = timedelta(seconds=90)
+    run.is_hung = True
+    run.goes_on(450)
+    assert run.training is not None
+    assert len(run.account.alive) == 1
+    assert run.is_asked(DELETE) == 1
 
 
 def test_the_disk_of_an_instance_that_powered_itself_off_is_billed_until_the_next_tick_deletes_it(

@@ -21,6 +21,7 @@ from spotrun.clouds.gcp.error_codes import AddressesExhausted, StockedOut
 from spotrun.clouds.gcp.instances import InstanceListing, look, require_seen
 from spotrun.clouds.gcp.launching import Launching
 from spotrun.clouds.gcp.names import OURS, name_for, read_name
+from spotrun.clouds.gcp.operations import is_being_deleted
 from spotrun.clouds.regions import Regions
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
 from spotrun.instance import Instance, InstanceState, LaunchRequest, PriceSegment
@@ -133,6 +134,8 @@ class GcpDriver:
             return
         asked_first = self._ending.get(instance_id, _Ending(self._clock.monotonic()))
         self._ending[instance_id] = asked_first._replace(why_not=why_not_ended(record.operations))
+        if is_being_deleted(record.operations):
+            return
         place = f"projects/{self._project}/zones/{instance.offering.zone}/instances/{instance_id}"
         try:
             query = {"requestId": delete_id(instance.off_since)}

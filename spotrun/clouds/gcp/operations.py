@@ -94,6 +94,11 @@ def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
     return [each for each in operations if not each.of or each.of == numbers[-1]] if numbers else [*operations]
 
 
+def is_being_deleted(operations: Sequence[Operation]) -> bool:
+    """Return True if a deletion of the newest instance is under way."""
+    return any(each.kind == DELETE and each.ended_at is None for each in of_the_last(operations))
+
+
 def first_end(operations: Iterable[Operation]) -> Operation | None:
     """Return the operation that first ended the instance. A preemption or a switch-off may precede the deletion."""
     ends = _ends(operations)
