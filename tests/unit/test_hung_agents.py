@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -11,14 +10,9 @@ from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.run.events import Cause
 from spotrun.run.gang import MemberName
-from tests.support.accidents import FOR_EVER_S
-from tests.support.aws_accidents import broken
-from tests.support.gce_answers import Refusal
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_aws_run import PlainAwsRun
-from tests.support.plain_gcp_run import PlainGcpRun
-from tests.support.plain_run import PlainRun
 
 READS, WRITES = {"get", "list"}, {"put", "put_if_absent", "put_status"}
 WRITE_HANGS_S = 70.0
@@ -68,36 +62,6 @@ def test_a_boot_of_ten_minutes_is_waited_for(run: PlainAwsRun) -> None:
     run.boots = True
     assert run.trains_within(10)
     assert len(run.aws.rows) == 1
-
-
-def protected_aws(monkeypatch: pytest.MonkeyPatch) -> PlainRun:
-    run = PlainAwsRun(monkeypatch)
-    run.fails(run.end_call, broken("OperationNotPermitted"), FOR_EVER_S)
-    return run
-
-
-def protected_gcp(monkeypatch: pytest.MonkeyPatch) -> PlainRun:
-    run = PlainGcpRun(monkeypatch)
-    run.fails(run.end_call, Refusal(400, "invalid", "Resource is protected against deletion."), FOR_EVER_S)
-    return run
-
-
-@pytest.mark.parametrize("protected", [protected_aws, protected_gcp])
-def test_run_goes_on_elsewhere_if_its_cloud_refuses_to_end_a_hung_instance(
-    protected: Callable[[pytest.MonkeyPatch], PlainRun], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = protected(monkeypatch)
-    assert run.trains_within(60)
-    (hung,) = run.account.alive
-    run.is_hung = True
-    run.goes_on(14 * 60)
-    assert run.training is not None
-    assert run.training.instance_id != hung
-    assert hung in run.account.alive
-    assert f"{hung} cannot be ended" in (run.ticks[-1].remark or "")
-    first, _ = run.state.attempts.values()
-    assert first.end is not None
-    assert first.end.cause is Cause.HANG
 
 
 @pytest.mark.parametrize("down", [READS | WRITES, WRITES], ids=["all", "writes"])
