@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from decimal import Decimal
 
 from msgspec.structs import replace
 
@@ -22,7 +21,7 @@ from spotrun.policy.pool_cooldown import within_price
 from spotrun.policy.subnets import surrounded
 from spotrun.policy.unobserved_terminations import has_left, over_by, unseen_end
 from spotrun.run import events as ev
-from spotrun.run.billing import switched_off_at
+from spotrun.run.billing import switched_off_at, until_switched_off
 from spotrun.run.events import Cause
 from spotrun.run.gang import MemberName
 from spotrun.run.reasons import shortened
@@ -47,6 +46,8 @@ most PyTorch and Lightning. Including the time until the runner's next poll, an 
 an hour.
 """
 FORGOTTEN_AFTER = timedelta(minutes=10)
+DELETED_WITHIN = timedelta(minutes=5)
+"""Time within which an instance that has shut down is usually deleted: a runner requests it after its next list."""
 
 
 def record(facts: Facts) -> Iterator[Action]:
@@ -62,6 +63,20 @@ def record(facts: Facts) -> Iterator[Action]:
             yield Append(event=_gone(facts.state, name, instance))
         elif member.recorded is None and instance.billed_from is not None:
             yield Append(event=_recorded(facts.state, name, instance, instance.billed_from))
+        elif (off_since := _off_for_long(facts, name, instance)) is not None:
+            yield Append(
+                event=ev.InstanceStopped(launch=name.launch, member=facts.state.told(name), stopped_at=off_since)
+            )
+
+
+def _off_for_long(facts: Facts, name: MemberName, instance: Instance) -> datetime | None:
+    """
+    Return the time at which the instance shut down, if it should have been deleted by now, and its machine still has a
+    price in the ledger. Otherwise return None: an instance that is deleted soon needs no entry of its own for this.
+    """
+    prices, off_since = facts.state.member(name).prices, instance.off_since
+    counts = bool(prices) and switched_off_at(prices) is None
+    return off_since if counts and off_since is not None and facts.now - off_since > DELETED_WITHIN else None
 
 
 @once
@@ -111,7 +126,7 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         # times.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
-        prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),
+        prices=_prices_to_the_end(state, name, instance, billed_from),
         evidence=f"the cloud's record: ended by {instance.ended_by}" + _told(instance.end_reason),
     )
 
@@ -132,15 +147,15 @@ def _prices(
     return (PriceSegment(since=billed_from, usd_per_hour=asked_at_usd),)
 
 
-def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
-    """
-    Return `prices` with the machine's price set to 0 from the time at which the instance was switched off. From then
-    on, the cloud may bill the disk, but not the machine.
-    """
+def _prices_to_the_end(
+    state: RunState, name: MemberName, instance: Instance, billed_from: datetime | None
+) -> tuple[PriceSegment, ...]:
+    """Return the prices of an instance that has ended. EC2 does not report when it had been stopped before its end."""
+    prices = _prices(state, name, instance, billed_from)
+    off_since = instance.off_since or switched_off_at(state.member(name).prices)
     if off_since is None or not prices or switched_off_at(prices) is not None:
         return prices
-    charged = [each for each in prices if each.since < off_since] or prices[:1]
-    return (*charged, PriceSegment(since=off_since, usd_per_hour=Decimal(0)))
+    return until_switched_off(prices, off_since)
 
 
 def _told(reason: str) -> str:

@@ -192,6 +192,11 @@ def _training_started(event: ev.TrainingStarted) -> str:
     return f"training: first new step {event.step:,} is done"
 
 
+def _stopped(event: ev.InstanceStopped) -> str:
+    at = f"{event.stopped_at:%Y-%m-%d %H:%M:%S}"
+    return f"the instance of {_whose(event)} shut down at {at}, and its disk is still billed"
+
+
 def _not_carried(event: ev.StateNotCarried) -> str:
     named = ", ".join(f"{one.place} ({one.what})" for one in event.places)
     return f"changed by step {event.step:,} and in no checkpoint: {named}"
@@ -229,6 +234,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.LaunchIntended: _intended,
     ev.LaunchRecorded: _recorded,
     ev.GuardArmed: lambda event: f"the instance of {_whose(event)} now has its guard",
+    ev.InstanceStopped: _stopped,
     ev.LaunchClosed: lambda event: f"launch {event.launch} given up ({event.cause}){_detail(event.detail)}",
     ev.DrainRequested: lambda event: f"attempt has to hand over ({event.reason})",
     ev.InstanceCondemned: lambda event: f"the instance of {_whose(event)} has to end{_detail(event.detail)}",

@@ -146,6 +146,15 @@ def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 
 
+def until_switched_off(prices: Sequence[PriceSegment], off_since: datetime) -> tuple[PriceSegment, ...]:
+    """
+    Return `prices` with the machine's price set to 0 from the time at which the instance was switched off. From then
+    on, the cloud may bill the disk, but not the machine.
+    """
+    charged = [each for each in prices if each.since < off_since] or prices[:1]
+    return (*charged, PriceSegment(since=off_since, usd_per_hour=ZERO))
+
+
 class Meter:
     """
     Computes the bill of one instance, with its disk and address, at any moment. The bill never decreases over time.

@@ -13,6 +13,7 @@ from pyrsistent import PVector, pvector
 
 from spotrun.instance import EndedBy
 from spotrun.run import events as ev
+from spotrun.run.billing import until_switched_off
 from spotrun.run.events import Cause, Entry
 from spotrun.run.gang import MemberName
 from spotrun.run.member import Member
@@ -95,6 +96,14 @@ def _guard_armed(state: RunState, entry: Entry, event: ev.GuardArmed) -> RunStat
     recorded = state.member(name).recorded
     assert recorded is not None
     return _with_member(state, name, recorded=replace(recorded, unguarded=None))
+
+
+def _stopped(state: RunState, entry: Entry, event: ev.InstanceStopped) -> RunState:
+    name = ev.name_of(event)
+    recorded = state.member(name).recorded
+    assert recorded is not None
+    prices = until_switched_off(recorded.prices, event.stopped_at)
+    return _with_member(state, name, recorded=replace(recorded, prices=prices))
 
 
 def _launch_closed(state: RunState, entry: Entry, event: ev.LaunchClosed) -> RunState:
@@ -441,6 +450,7 @@ EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
     ev.LaunchIntended: _launch_intended,
     ev.LaunchRecorded: _launch_recorded,
     ev.GuardArmed: _guard_armed,
+    ev.InstanceStopped: _stopped,
     ev.LaunchClosed: _launch_closed,
     ev.DrainRequested: _drain_requested,
     ev.InstanceCondemned: _condemned,

@@ -429,6 +429,17 @@ class GuardArmed(Event, frozen=True, kw_only=True):
     member: Count | UnsetType = UNSET
 
 
+class InstanceStopped(Event, frozen=True, kw_only=True):
+    """
+    The instance shut down at `stopped_at`, but the cloud still has it, for example because it refuses to delete it.
+    From then on, only its disk is billed.
+    """
+
+    launch: Count
+    stopped_at: Moment
+    member: Count | UnsetType = UNSET
+
+
 class LaunchClosed(Event, frozen=True, kw_only=True):
     """
     The launch is given up: no attempt will start from it, and every runner terminates its instance. This
@@ -899,6 +910,7 @@ AnyEvent = (
     | LaunchIntended
     | LaunchRecorded
     | GuardArmed
+    | InstanceStopped
     | LaunchClosed
     | DrainRequested
     | InstanceCondemned
@@ -927,7 +939,16 @@ AnyEvent = (
 )
 
 
-OfMember = EndCorrected | LaunchRecorded | GuardArmed | InstanceCondemned | MemberReleased | InstanceGone | MemberReady
+OfMember = (
+    EndCorrected
+    | LaunchRecorded
+    | GuardArmed
+    | InstanceStopped
+    | InstanceCondemned
+    | MemberReleased
+    | InstanceGone
+    | MemberReady
+)
 """The events that are about one member of a launch."""
 
 

@@ -19,6 +19,7 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
         ev.LaunchIntended,
         ev.LaunchRecorded,
         ev.GuardArmed,
+        ev.InstanceStopped,
         ev.LaunchClosed,
         ev.DrainRequested,
         ev.InstanceCondemned,

@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from spotrun.run import events as ev
+from spotrun.run.billing import switched_off_at
 from spotrun.run.events import Entry
 from spotrun.run.gang_rules import GANG_CHECKS, check_is_member, check_ready, check_released
 from spotrun.run.member import Member
@@ -104,6 +105,12 @@ def _check_guard_armed(state: RunState, event: ev.GuardArmed) -> None:
     member = _known_member(state, event)
     require(member.recorded is not None and member.recorded.unguarded is not None, "the instance has its guard already")
     require(member.gone is None, "already gone")
+
+
+def _check_stopped(state: RunState, event: ev.InstanceStopped) -> None:
+    member = _known_member(state, event)
+    require(member.recorded is not None and bool(member.prices), "the instance has no price that could end")
+    require(member.gone is None and switched_off_at(member.prices) is None, "already stopped or gone")
 
 
 def _check_launch_closed(state: RunState, event: ev.LaunchClosed) -> None:
@@ -281,6 +288,7 @@ CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.LaunchIntended: _check_launch_intended,
     ev.LaunchRecorded: _check_launch_recorded,
     ev.GuardArmed: _check_guard_armed,
+    ev.InstanceStopped: _check_stopped,
     ev.LaunchClosed: _check_launch_closed,
     ev.DrainRequested: _check_drain_requested,
     ev.InstanceCondemned: _check_condemned,

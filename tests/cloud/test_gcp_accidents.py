@@ -161,6 +161,7 @@ def test_undeletable_instance_is_reported_and_its_disk_is_billed_until_it_is_del
     run.goes_on(1800)
     assert not run.ticks[-1].done
     assert "cannot be ended" in (run.ticks[-1].remark or "")
+    assert run.misbooked() == []
     fault.ends()
     assert run.ends_within(60)
     assert run.misbooked() == []

@@ -18,7 +18,7 @@ from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering
 from spotrun.run import entry_bytes, fold
 from spotrun.run import events as ev
-from spotrun.run.billing import LOCAL_RULE, aws_rule
+from spotrun.run.billing import LOCAL_RULE, aws_rule, switched_off_at
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import apply
 from spotrun.run.state import RunState
@@ -164,6 +164,10 @@ class History:
 
     def _price(self, launch: int) -> Decimal:
         return self.state.launches[launch].intent.offering.price_usd_per_hour
+
+    def stopped(self, launch: int) -> None:
+        """Its machine is off, and its disk is there."""
+        self.write(ev.InstanceStopped(launch=launch, stopped_at=self.now))
 
     def close(self, launch: int, cause: Cause = Cause.CAPACITY, answered: bool = True) -> None:
         """`answered`: the cloud said that there is no instance, unless the cause lies elsewhere."""
@@ -371,6 +375,7 @@ def _moves(history: History) -> list[Move]:
     """What can happen next. What happens more often in life is named more often."""
     state = history.state
     moves: list[Move] = [_end_an_instance] if _instances_to_end(state) else []
+    moves += [_stop_an_instance] if _instances_to_stop(state) else []
     moves += [_correct_an_end] if _bounded_ends(state) else []
     if state.terminal is not None:
         return moves + ([_write_a_void_entry] if state.terminal.outcome == "completed" else [_request_resume])
@@ -406,11 +411,20 @@ def _instances_to_end(state: RunState) -> list[int]:
     return [n for n, launch in state.launches.items() if launch.recorded and launch.gone is None and n not in needed]
 
 
+def _instances_to_stop(state: RunState) -> list[int]:
+    return [n for n in _instances_to_end(state) if switched_off_at(state.launches[n].prices) is None]
+
+
+def _stop_an_instance(history: History, draw: Draw) -> None:
+    history.stopped(draw(st.sampled_from(_instances_to_stop(history.state))))
+
+
 def _end_an_instance(history: History, draw: Draw) -> None:
     launch = draw(st.sampled_from(_instances_to_end(history.state)))
     recorded = history.state.launches[launch].recorded
     dearer = None
-    if recorded is not None and history.now > recorded.billed_from and draw(st.booleans()):
+    runs = recorded is not None and switched_off_at(recorded.prices) is None
+    if recorded is not None and runs and history.now > recorded.billed_from and draw(st.booleans()):
         dearer = (recorded.billed_from + (history.now - recorded.billed_from) / 2, draw(_PRICES))
     bounded_by = draw(st.sampled_from(["", "its last heartbeat"]))
     history.gone(launch, draw(st.sampled_from(EndedBy)), dearer_since=dearer, bounded_by=bounded_by)

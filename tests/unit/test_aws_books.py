@@ -9,10 +9,13 @@ from datetime import timedelta
 
 import pytest
 
+from spotrun.clouds.aws.description import instance_of
+from spotrun.instance import InstanceState
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
+from tests.support.plain_aws import REGION, TYPE
 from tests.support.plain_aws_run import PlainAwsRun
-from tests.support.plain_run import PASS_S
+from tests.support.plain_run import BEGAN_AT, PASS_S
 
 WEEK_S = 7 * 86_400.0
 HEARTBEATS_APART_S = 600.0
@@ -78,6 +81,20 @@ def test_spot_that_was_taken_without_a_word_in_a_week_is_billed_up_to_its_last_h
     heartbeat_usd = 0.42 * HEARTBEATS_APART_S / 3600
     (ended, charged_usd), *_ = run.aws.charged_usd.items()
     assert abs(run.booked_usd[ended] - charged_usd) <= heartbeat_usd
+
+
+def test_machine_of_an_instance_that_a_user_stopped_costs_nothing_from_then_on() -> None:
+    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Stop_Start.html: its volumes are charged."""
+    row = {
+        "InstanceId": "i-1",
+        "InstanceType": TYPE,
+        "State": {"Name": "stopped"},
+        "LaunchTime": BEGAN_AT,
+        "Placement": {"AvailabilityZone": "us-east-1a"},
+        "StateTransitionReason": "User initiated (2026-06-01 00:30:00 GMT)",
+    }
+    found = instance_of(row, REGION, (), BEGAN_AT)
+    assert (found.state, found.off_since) == (InstanceState.STOPPED, BEGAN_AT + timedelta(minutes=30))
 
 
 # -- clocks, and lists -------------------------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ def of_gangs(history: History) -> list[ev.Event]:
         gang.intended(1),
         gang.recorded(name),
         ev.GuardArmed(launch=launch, member=0),
+        ev.InstanceStopped(launch=launch, stopped_at=history.now, member=0),
         ev.InstanceCondemned(launch=launch, cause=Cause.EXTERNAL, member=0),
         ev.MemberReleased(launch=launch, member=0, reason="test"),
         replace(end, member=0),

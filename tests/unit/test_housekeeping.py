@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.policy.actions import Terminate
 from spotrun.run import events as ev
-from spotrun.run.billing import switched_off_at
+from spotrun.run.billing import hourly, switched_off_at
 from spotrun.run.events import Cause
 from tests.support.decisions import decided, events_of, instance
-from tests.support.histories import History
+from tests.support.histories import AWS_RULE, History
 
 
 @pytest.fixture
@@ -68,3 +68,22 @@ def test_a_machine_that_was_off_before_its_disk_went_costs_nothing_from_then_on(
     (event,) = gone(history, over if knows_prices else replace(over, prices=()))
     assert switched_off_at(event.prices) == off_since
     assert event.prices[0].usd_per_hour > 0
+
+
+def test_g12_machine_that_is_off_costs_its_disk_alone_while_its_deletion_is_refused(history: History) -> None:
+    history.start(1)
+    shown = instance(history, 1)
+    off_since = shown.launched_at + timedelta(hours=1)
+    stopped = replace(shown, state=InstanceState.STOPPED, off_since=off_since)
+    history.now = off_since + timedelta(minutes=5)
+    assert events_of(decided(history, instances=(stopped,))) == [], "most are deleted by then"
+    history.after(1)
+    (event,) = events_of(decided(history, instances=(stopped,)))
+    assert event == ev.InstanceStopped(launch=1, stopped_at=off_since)
+    history.write(event)
+    launch = history.state.launches[1]
+    usd = [launch.cost_until(off_since + timedelta(days=days), AWS_RULE) for days in (0, 1)]
+    assert usd[1] - usd[0] == hourly(AWS_RULE.volume_usd_per_hour, timedelta(days=1))
+    assert events_of(decided(history, instances=(stopped,))) == [], "once"
+    (end,) = gone(history, ended(shown, 7 * 86_400))
+    assert switched_off_at(end.prices) == off_since, "also where its cloud has forgotten it"

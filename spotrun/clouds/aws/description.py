@@ -98,6 +98,7 @@ def instance_of(
         ended_by=_ended_by(found, tags, launched_at, ended_at),
         prices=() if billed_from is None else charged(prices, offering, billed_from, ended_at),
         end_reason=_told_reason(found, region, key) if ended else "",
+        off_since=end_told(found) if state is InstanceState.STOPPED else None,
     )
 
 
