@@ -43,6 +43,11 @@ class TtlCache(Generic[T]):
     def forget(self) -> None:
         self._known = None
 
+    def expire(self) -> None:
+        """Read the value again at the next `get`. If that fails, the old value stays in use."""
+        if self._known is not None:
+            self._known = (-inf, self._known[1])
+
     def _due(self, known: tuple[float, T]) -> bool:
         now_s = self._clock.monotonic()
         return now_s - known[0] >= self._lasts_s(known[1]) and now_s - self._failed_s >= ASKED_AGAIN_S

@@ -177,6 +177,21 @@ def test_machine_whose_start_no_runner_has_seen_is_billed_at_the_price_of_its_la
     assert run.booked_usd[name] < 1.5
 
 
+@pytest.mark.parametrize("run", ["spot"], indirect=True)
+@pytest.mark.parametrize("powers_itself_off", [False, True], ids=["taken", "off"])
+def test_price_that_changed_since_prices_were_read_is_booked(run: PlainGcpRun, powers_itself_off: bool) -> None:
+    """A runner reads prices each hour, and Google changes them at midnight in California."""
+    run.clock.advance(600)
+    run.google.project.price(L4, "us-central1", Decimal("0.84"), run.clock.now())
+    run.clock.advance(1800)
+    if powers_itself_off:
+        run.completes()
+    else:
+        run.is_interrupted()
+    run.goes_on(180)
+    assert run.misbooked() == []
+
+
 # -- clocks, and lists -------------------------------------------------------------------------------------------------
 
 

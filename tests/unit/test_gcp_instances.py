@@ -89,7 +89,7 @@ def operation(kind: str, begin: float, end: float | None = None, of: str = "1", 
 
 def told(*operations: dict[str, Any], listed: dict[str, Any] | None = None, seen: Instance | None = None) -> Any:
     record = Record(NAME, listed, read_operations(operations))
-    return instance_of(record, lambda _: (PriceSegment(since=at(-600), usd_per_hour=SPOT_PRICE),), seen)
+    return instance_of(record, lambda *_: (PriceSegment(since=at(-600), usd_per_hour=SPOT_PRICE),), seen)
 
 
 MADE = operation("insert", 0, 0.5)
@@ -327,7 +327,7 @@ def test_labels_that_are_gone_or_of_another_run_are_named() -> None:
 
 def test_row_of_another_name_without_our_label_is_of_no_run() -> None:
     other = row(name="spotrun-web", labels={})
-    assert instance_of(Record("spotrun-web", other, ()), lambda _: (), None) is None
+    assert instance_of(Record("spotrun-web", other, ()), lambda *_: (), None) is None
 
 
 def test_odd_labels_of_anybody_are_named_and_end_nothing() -> None:
@@ -379,7 +379,7 @@ def test_the_first_end_says_who_ended_it_and_the_last_one_when_its_disk_went() -
 def test_unseen_machine_of_unknown_price_tells_when_it_was_off() -> None:
     """The ledger knows the price of its launch. Without a first price there is none that ends with 0."""
     ends = operation("stop", 20, 21.5), operation("delete", 3000, 3001)
-    gone = instance_of(Record(NAME, None, read_operations((MADE, *ends))), lambda _: (), None)
+    gone = instance_of(Record(NAME, None, read_operations((MADE, *ends))), lambda *_: (), None)
     assert gone is not None
     assert (gone.prices, gone.off_since, gone.ended_at) == ((), at(21.5), at(3001))
     assert told(MADE, operation(PREEMPTED, 20, 21)).off_since is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -193,12 +194,15 @@ class Catalog:
                             quota=quota_named(kind, capacity_type, self._region),
                         )
 
-    def spot_history(self, instance_type: str) -> Sequence[PriceSegment]:
+    def spot_history(self, instance_type: str, until: datetime | None = None) -> Sequence[PriceSegment]:
         """
-        Return the known spot prices of a type, oldest first. If they cannot be read, return () instead of raising an
-        error: a bill can be computed without them.
+        Return the known spot prices of a type, oldest first. If they were read before `until`, read them again, because
+        the price may have changed in between. If they cannot be read, return () instead of raising an error: a bill can
+        be computed without them.
         """
         try:
+            if until is not None and self._spot.get().read_at < until:
+                self._spot.expire()
             return self._spot.get().segments.get(instance_type, ())
         except CloudError:
             return ()

@@ -56,8 +56,11 @@ _ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)
 """Errors after which the same launch may succeed in another zone, or a few minutes later."""
 
 
-History = Callable[[Offering], Sequence[PriceSegment]]
-"""A function that returns the price history of an offering's pool, oldest first; empty if the history is unknown."""
+History = Callable[[Offering, datetime | None], Sequence[PriceSegment]]
+"""
+A function that returns the price history of an offering's pool, oldest first; empty if the history is unknown. With a
+time, the history has all changes until then. Without a time, it may lack the newest changes.
+"""
 
 
 class Record(NamedTuple):
@@ -114,7 +117,7 @@ def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
         state=state,
         launched_at=launched_at,
         billed_from=billed_from,
-        prices=() if billed_from is None else _metered(history(offering), offering, billed_from, stopped_at, None),
+        prices=_metered(history, offering, billed_from, stopped_at, None),
         off_since=stopped_at,
     )
 
@@ -251,7 +254,7 @@ def _ended(
         billed_from=billed_from,
         ended_at=ended_at,
         ended_by=ENDED_BY[end.kind],
-        prices=() if billed_from is None else _metered(history(offering), offering, billed_from, stopped_at, ended_at),
+        prices=_metered(history, offering, billed_from, stopped_at, ended_at),
         end_reason=end.told,
         off_since=stopped_at if stopped_at < ended_at or off_since is not None else None,
     )
@@ -296,17 +299,19 @@ def _remembered(record: Record, of: Operation, state: InstanceState, launched_at
 
 
 def _metered(
-    prices: Sequence[PriceSegment],
+    history: History,
     offering: Offering,
-    since: datetime,
+    since: datetime | None,
     stopped_at: datetime | None,
     ended_at: datetime | None,
 ) -> tuple[PriceSegment, ...]:
     """
-    Return the hourly prices at which the instance was billed. While the machine is switched off, only its disk is
-    billed.
+    Return the hourly prices at which the instance was billed; () if it never was. While the machine is switched off,
+    only its disk is billed.
     """
-    found = charged(prices, offering, since, stopped_at)
+    if since is None:
+        return ()
+    found = charged(history(offering, stopped_at), offering, since, stopped_at)
     if not found or stopped_at is None or stopped_at == ended_at or stopped_at <= since:
         return found
     return (*found, PriceSegment(since=stopped_at, usd_per_hour=FREE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from math import inf
 from typing import NamedTuple
@@ -315,8 +315,8 @@ class GcpDriver:
             self._known[record.name] = found
         return found
 
-    def _spot_history(self, offering: Offering) -> Sequence[PriceSegment]:
+    def _spot_history(self, offering: Offering, until: datetime | None) -> Sequence[PriceSegment]:
         catalog = self._catalogs.get(offering.region)
         if catalog is None or offering.capacity_type is CapacityType.ON_DEMAND:
             return ()
-        return catalog.spot_history(offering.instance_type)
+        return catalog.spot_history(offering.instance_type, until)

@@ -22,7 +22,7 @@ KEPT_BY_GOOGLE = timedelta(days=365)
 
 class SpotPrices(NamedTuple):
     """
-    The prices of each type, oldest first: the price in effect at the beginning, then each change.
+    The prices of each type at `read_at`, oldest first: the price in effect at the beginning, then each change.
 
     A type for which Google reports no history is absent, and `troubles` has the reason. Today's list price does not
     replace a missing history, because Google may charge a running instance a different price.
@@ -30,6 +30,7 @@ class SpotPrices(NamedTuple):
 
     segments: Mapping[str, list[PriceSegment]]
     troubles: Mapping[str, str]
+    read_at: datetime
 
 
 def spot_prices(
@@ -46,7 +47,7 @@ def spot_prices(
         for kind, prices in segments.items()
         if not prices
     }
-    return SpotPrices({kind: prices for kind, prices in segments.items() if prices}, {**found.troubles, **empty})
+    return SpotPrices({kind: prices for kind, prices in segments.items() if prices}, {**found.troubles, **empty}, now)
 
 
 def _segments(answer: Mapping[str, Any], since: datetime, now: datetime) -> list[PriceSegment]:
