@@ -375,16 +375,8 @@ class _InstanceLine:
 
     def _starting(self) -> Decimal:
         """Return the ledger's cost of the time from the launch until the machine began to run spotrun's code."""
-        booted_at = self._booted_at
+        booted_at = self._state.booted_at(self._name)
         return ZERO if booted_at is None else metered(self._member.prices, self._began, booted_at)
-
-    @property
-    def _booted_at(self) -> datetime | None:
-        """The time at which the machine began to run spotrun's code; None if unknown."""
-        if self._member.ready is not None:
-            return self._member.ready.booted_at
-        attempt = None if self._state.of_gangs else self._launch.attempt
-        return None if attempt is None else self._state.attempts[attempt].booted_at
 
     def _doubts(self, in_file: Decimal, residual: Decimal) -> Iterator[str]:
         others = {charge.what for charge in self._charges if charge.kind is ChargeKind.OTHER and charge.amount_usd}

@@ -58,5 +58,11 @@ def _next_step(facts: Facts) -> list[Action]:
 
 
 def finished(state: RunState, world: World) -> bool:
-    """Return True if nothing is left to do for this run, and none of its instances runs."""
-    return state.terminal is not None and not any(instance.alive for instance in world.instances)
+    """
+    Return True if nothing is left to do for this run, none of its instances runs, and the ledger has the end of each
+    instance whose agent has reported. EC2 may list an instance only after its run is over.
+    """
+    if state.terminal is None or any(instance.alive for instance in world.instances):
+        return False
+    unsettled = (name for number in state.unsettled for name in state.launches[number].names)
+    return all(state.member(name).gone is not None or state.shown(name) is None for name in unsettled)

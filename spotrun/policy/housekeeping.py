@@ -104,9 +104,18 @@ def _recorded(state: RunState, name: MemberName, instance: Instance, billed_from
         launch=name.launch,
         member=state.told(name),
         instance_id=instance.instance_id,
-        billed_from=billed_from,
+        billed_from=_began(state, name, billed_from),
         prices=_prices(state, name, instance, billed_from),
     )
+
+
+def _began(state: RunState, name: MemberName, told: datetime) -> datetime:
+    """
+    Return the start of billing: `told`, or the boot of the instance if its agent reports an earlier one. EC2 does not
+    report when an instance began to run, and a list that is late shows it as pending for too long.
+    """
+    booted_at = state.booted_at(name)
+    return told if booted_at is None else min(told, max(booted_at, state.launches[name.launch].intended_at))
 
 
 def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceGone:
@@ -117,6 +126,7 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     # reliable than its present report. If the instance never ran, use the present report.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
+    billed_from = None if billed_from is None else _began(state, name, billed_from)
     return ev.InstanceGone(
         launch=name.launch,
         member=state.told(name),
@@ -222,8 +232,10 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
     for name in unlisted:
         if state.member(name).recorded is not None:
             yield from _not_listed_again(facts, name)
-        elif _is_settled_without(facts, launch):
+        elif _is_settled_without(facts, launch) and state.shown(name) is None:
             yield Append(event=_never_seen(state, name))
+        elif _is_settled_without(facts, launch) and not _lives(facts, name):
+            yield Append(event=unseen_end(facts, name))
     if len(unlisted) == len(launch.members) and launch.recorded is None and launch.closed is None:
         yield from _not_launched(facts, launch)
 
@@ -232,12 +244,18 @@ def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
     """
     Record the end of an instance that the cloud no longer lists, unless its agent still writes heartbeats.
     """
-    state, recorded = facts.state, facts.state.member(name).recorded
+    recorded = facts.state.member(name).recorded
     assert recorded is not None
-    wanted = state.launches[name.launch].closed is None and not has_left(state, name)
-    lives = wanted and facts.world.silent.get(name, timedelta()) < SILENCE
-    if not lives and (facts.now - recorded.billed_from > FORGOTTEN_AFTER or _had_time_to_go(facts, name)):
+    is_over = facts.now - recorded.billed_from > FORGOTTEN_AFTER or _had_time_to_go(facts, name)
+    if is_over and not _lives(facts, name):
         yield Append(event=unseen_end(facts, name))
+
+
+def _lives(facts: Facts, name: MemberName) -> bool:
+    """Return True if the agent of a member that the run still needs writes heartbeats."""
+    state = facts.state
+    wanted = state.launches[name.launch].closed is None and not has_left(state, name)
+    return wanted and facts.world.silent.get(name, timedelta()) < SILENCE
 
 
 def _is_settled_without(facts: Facts, launch: Launch) -> bool:

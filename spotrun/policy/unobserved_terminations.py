@@ -37,7 +37,7 @@ Maximum time between two heartbeats. If an agent's newest heartbeat is not older
 
 
 def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
-    recorded = facts.state.member(name).recorded
+    recorded = facts.state.shown(name)
     assert recorded is not None
     ended_at, bound = min(_bounds(facts, name))
     heard_at = _heard_at(facts, name)
@@ -80,7 +80,7 @@ def has_left(state: RunState, name: MemberName) -> bool:
 
 
 def _bounds(facts: Facts, name: MemberName) -> Iterator[tuple[datetime, str]]:
-    state, recorded = facts.state, facts.state.member(name).recorded
+    state, recorded = facts.state, facts.state.shown(name)
     assert recorded is not None
     life = timedelta(seconds=state.launches[name.launch].intent.time_to_live_s)
     yield facts.now, "the first list without it"

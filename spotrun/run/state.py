@@ -536,6 +536,35 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         named = (attempt for attempt in newest_first if name in attempt.names)
         return next(named, None) if self.of_gangs else self.attempts[launch.attempt]
 
+    def booted_at(self, name: MemberName) -> datetime | None:
+        """Return the time at which the member began to run spotrun's code, as its agent reports it; None if unknown."""
+        ready = self.member(name).ready
+        if ready is not None or self.of_gangs:
+            return None if ready is None else ready.booted_at
+        attempt = self.attempt_of(name)
+        return None if attempt is None else attempt.booted_at
+
+    def shown(self, name: MemberName) -> ev.LaunchRecorded | None:
+        """
+        Return the member's record or, if no list has shown its instance so far, what the report of its agent proves:
+        the instance exists, and was billed from its boot on at the latest. Return None if there is neither.
+        """
+        member, booted_at = self.member(name), self.booted_at(name)
+        if member.recorded is not None or booted_at is None:
+            return member.recorded
+        launch, attempt = self.launches[name.launch], self.attempt_of(name)
+        billed_from = max(launch.intended_at, booted_at)
+        asked_at = PriceSegment(since=billed_from, usd_per_hour=launch.intent.offering.price_usd_per_hour)
+        reported = member.ready or attempt
+        assert reported is not None
+        return ev.LaunchRecorded(
+            launch=name.launch,
+            member=self.told(name),
+            instance_id=reported.instance_id,
+            billed_from=billed_from,
+            prices=(asked_at,),
+        )
+
     def has_to_leave(self, name: MemberName) -> bool:
         """
         Return True if the next attempt is not allowed to train on this member.

@@ -161,7 +161,7 @@ class Observer:
 
 
 def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[MemberName]:
-    """Return the members that the cloud no longer lists, and whose end is not in the ledger yet."""
+    """Return the members that the cloud does not list, and whose end is not in the ledger yet."""
     listed = {instance.instance_id for instance in instances}
-    alive = (member.recorded for member in state.members() if member.gone is None)
+    alive = (state.shown(name) for name in state.names() if state.member(name).gone is None)
     return [ev.name_of(each) for each in alive if each is not None and each.instance_id not in listed]

@@ -67,7 +67,9 @@ def refusal(code: str, status: int = 400, words: str = "by the test", **headers:
 class PlainAws:
     """
     `calls` are the operations that were asked for, each with how long the caller would have waited. `charges` has, by
-    instance id, what the account is charged. `stale` is how old the list of instances is. With `tells_time` each answer
+    instance id, what the account is charged. `stale` is how old the list of instances is, and `pends`
+    how long an instance is pending, which is not charged:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html. With `tells_time` each answer
     is dated. A region that is not `REGION` has nothing. One that is `hanging` takes the caller's time.
     In the `full_zone` no quota is left for spot. EC2 accepts and `cannot_start` instances of these kinds, each with the
     reason that it tells. `disk_key` is the default key of EBS. `consoles` are what instances have printed.
@@ -86,7 +88,7 @@ class PlainAws:
         self.frozen: set[str] = set()
         self.full_zone = ""
         self.hanging: set[str] = set()
-        self.stale = timedelta()
+        self.stale = self.pends = timedelta()
         self.tells_time = False
         self.spot_is_gone = False
         self.cannot_start: dict[str, str] = {}
@@ -129,14 +131,15 @@ class PlainAws:
     def _is_listed(self, row: Row, now: datetime) -> bool:
         charge = self.charges[row["InstanceId"]]
         forgotten = charge.ended_at is not None and now - charge.ended_at > LISTED_FOR
-        return charge.began_at <= now - self.stale and not forgotten
+        return bool(row["LaunchTime"] <= now - self.stale) and not forgotten
 
     def _as_of(self, row: Row, seen_at: datetime) -> Row:
-        ended_at = self.charges[row["InstanceId"]].ended_at
-        if ended_at is None or ended_at <= seen_at:
+        charge = self.charges[row["InstanceId"]]
+        if charge.ended_at is not None and charge.ended_at <= seen_at:
             return row
         of_its_end = ("StateReason", "StateTransitionReason")
-        return {name: told for name, told in row.items() if name not in of_its_end} | {"State": {"Name": "running"}}
+        state = {"Name": "pending" if seen_at < charge.began_at else "running"}
+        return {name: told for name, told in row.items() if name not in of_its_end} | {"State": state}
 
     @property
     def counts(self) -> Counter[str]:
@@ -219,7 +222,8 @@ class PlainAws:
             raise refusal("VcpuLimitExceeded")
         if asked["IamInstanceProfile"]["Name"] not in self._iam.profiles:
             raise refusal("InvalidParameterValue", words="Invalid IAM Instance Profile name")
-        return known or self._started(self._of_token.setdefault(asked["ClientToken"], self._row(asked)))
+        row = known or self._started(self._of_token.setdefault(asked["ClientToken"], self._row(asked)))
+        return self._as_of(row, self.clock.now())
 
     def _started(self, row: Row) -> Row:
         reason = self.cannot_start.get("spot" if "InstanceLifecycle" in row else "on-demand")
@@ -233,7 +237,7 @@ class PlainAws:
         instance_id = f"i-{number:017x}"
         prices = self._spot if is_spot else [(now, float(ON_DEMAND_USD))]
         volume_gib = asked["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
-        self.charges[instance_id] = Charge(instance_id, is_spot, now, volume_gib, prices)
+        self.charges[instance_id] = Charge(instance_id, is_spot, now + self.pends, volume_gib, prices)
         if life := _LIFE.search(asked["UserData"]):
             self._ends_at[instance_id] = now + timedelta(seconds=int(life[1]))
         return {

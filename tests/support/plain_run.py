@@ -273,6 +273,11 @@ class PlainRun(MemoryRun):
         self._drained_s = self._drained_s or self.clock.monotonic()
         return self.clock.monotonic() - self._drained_s >= DRAIN_WINDOW_S + STANDBY_GRACE_S
 
+    def boots_on(self, launch: int, instance_id: str) -> None:
+        """The agent on an instance that no list has shown yet trains."""
+        self._agent, self.is_hung = Agent(self.ledger(), self.store, self.clock, SCRIPT, (launch, instance_id)), False
+        self._agent.takes_over()
+
     @property
     def training(self) -> Agent | None:
         """What trains, if its instance is there."""

@@ -149,3 +149,44 @@ def test_a_list_that_is_a_minute_old_bends_neither_bill_nor_decisions(
     late = PlainAwsRun(monkeypatch, ahead=timedelta(minutes=minutes))
     late.aws.stale = STALE
     assert decisions(lives(late)) == decisions(right)
+
+
+@pytest.fixture(params=[60, 600], ids=lambda seconds: f"{seconds} s")
+def late(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> PlainAwsRun:
+    """It trains before EC2's list shows its instance."""
+    run = PlainAwsRun(monkeypatch, spot_policy="on-demand")
+    run.aws.stale, run.aws.pends = timedelta(seconds=request.param), timedelta(seconds=15)
+    run.goes_on(20)
+    (row,) = run.aws.rows
+    run.boots_on(next(iter(run.state.launches)), row["InstanceId"])
+    return run
+
+
+def test_run_that_completes_before_ec2_lists_its_instance_is_booked_and_leaves_no_guard(late: PlainAwsRun) -> None:
+    late.goes_on(40)
+    late.completes()
+    late.goes_on(10)
+    assert not late.ticks[-1].done
+    assert late.ends_within(1500)
+    assert late.misbooked() == []
+    assert late.left_behind == []
+
+
+def test_a_new_runner_waits_too_for_an_instance_whose_agent_has_reported(late: PlainAwsRun) -> None:
+    """It has not seen the answer of RunInstances."""
+    late.runner = late.new_runner()
+    late.goes_on(40)
+    late.completes()
+    late.goes_on(10)
+    assert not late.ticks[-1].done
+    assert late.ends_within(1500)
+    assert late.misbooked() == []
+    assert late.left_behind == []
+
+
+def test_instance_that_a_stale_list_shows_as_pending_is_billed_from_its_agents_first_report(late: PlainAwsRun) -> None:
+    late.goes_on(900)
+    late.completes()
+    assert late.ends_within(1500)
+    assert late.misbooked() == []
+    assert late.left_behind == []

@@ -87,3 +87,26 @@ def test_g12_machine_that_is_off_costs_its_disk_alone_while_its_deletion_is_refu
     assert events_of(decided(history, instances=(stopped,))) == [], "once"
     (end,) = gone(history, ended(shown, 7 * 86_400))
     assert switched_off_at(end.prices) == off_since, "also where its cloud has forgotten it"
+
+
+def test_instance_is_billed_from_no_later_than_its_agents_boot() -> None:
+    """A list that is late shows it as pending while its agent trains."""
+    history = History()
+    launch = history.launch()
+    booted_at = history.after(30).now
+    history.start(launch, booted_at)
+    history.after(570)
+    shown = instance(history, launch)
+    (event,) = events_of(decided(history, instances=(shown,)))
+    assert isinstance(event, ev.LaunchRecorded)
+    assert event.billed_from == booted_at
+
+
+def test_end_is_billed_from_no_later_than_a_boot_that_was_reported_after_the_record() -> None:
+    history = History()
+    launch = history.launch()
+    booted_at = history.after(30).now
+    history.after(60).record(launch)
+    history.after(60).start(launch, booted_at)
+    (event,) = gone(history, ended(instance(history, launch), 60))
+    assert event.billed_from == booted_at

@@ -12,6 +12,8 @@ from spotrun.bill import aws
 from spotrun.bill.reconcile import Reason, Reconciliation, line_filter, reconcile
 from spotrun.folder import poll_throttle
 from spotrun.instance import EndedBy
+from spotrun.market.world import World
+from spotrun.policy import finished
 from spotrun.policy.unobserved_terminations import POWER_OFF_GRACE
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
@@ -136,6 +138,29 @@ def test_a_runner_that_was_away_for_five_days_bills_up_to_the_last_heartbeat() -
     gone = played.state.launches[here.launch].gone
     assert gone is not None
     assert (gone.ended_at, gone.bounded_by) == (heard_at, "its last heartbeat")
+
+
+def test_instance_that_no_list_ever_showed_is_billed_by_the_reports_of_its_agent() -> None:
+    """Its runner died right after the launch, and the cloud has forgotten the instance."""
+    history = History()
+    launch = history.launch()
+    booted_at = history.after(40).now
+    history.start(launch, booted_at)
+    heard_at = history.after(600).now
+    gone = seen_later(history, launch, heard_at)
+    assert (gone.instance_id, gone.billed_from) == (f"i-{launch}", booted_at)
+    assert (gone.ended_at, gone.bounded_by) == (heard_at, "its last heartbeat")
+    assert history.state.settled_usd == Decimal("0.06")  # 600 s at $0.36 an hour
+
+
+def test_run_is_not_finished_while_the_end_of_an_instance_that_trained_is_unknown() -> None:
+    history = History()
+    history.start(history.launch(), history.now)
+    history.resume()
+    history.completed(None)
+    assert not finished(history.state, World(offerings=(), instances=()))
+    history.gone(1, EndedBy.ITSELF)
+    assert finished(history.state, World(offerings=(), instances=()))
 
 
 # -- the cloud's bill, which comes later -----------------------------------------------------------------------------

@@ -45,6 +45,11 @@ QUOTA_TOLD_FOR_S = 60.0
 Seconds for which an answer about a quota is reused. If the quota is exhausted, EC2 refuses launches in all of the
 quota's pools, one after another. The message about each refusal quotes the quota's value.
 """
+LISTED_WITHIN_S = 900.0
+"""
+Seconds within which EC2 lists an instance that it has launched. EC2 is eventually consistent, and its pages promise no
+limit: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
+"""
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
 Filter = dict[str, Any]
 
@@ -66,6 +71,8 @@ class AwsDriver:
         self._snapshots: dict[tuple[str, str | None], tuple[float, list[Instance]]] = {}
         self._odd_tags: dict[str, str] = {}
         self._homes: dict[str, str] = {}
+        self._accepted: dict[str, tuple[float, Instance]] = {}
+        """The instances that EC2 has launched and does not list yet, each with the time of the launch."""
         self._pending_at: dict[str, datetime] = {}
         self._quotas: dict[tuple[str, Quota], TtlCache[str]] = {}
         self._keys = {
@@ -106,7 +113,9 @@ class AwsDriver:
             raise self._quota_error(region, request.offering, error) from error
         finally:
             self._snapshots.clear()
-        return instance_of(found, region.name, (), self._clock.now())
+        launched = instance_of(found, region.name, (), self._clock.now())
+        self._accepted[launched.instance_id] = (self._clock.monotonic(), launched)
+        return launched
 
     def describe(self, instance_id: str) -> Instance | None:
         """
@@ -140,7 +149,8 @@ class AwsDriver:
             return self._snapshot(region if needed else region.aside, run_uid)
 
         found = self._listed.ask(listed_in, regions)
-        return [instance for instances in found.values() for instance in instances]
+        listed = [instance for instances in found.values() for instance in instances]
+        return [*listed, *self._not_listed_yet(run_uid, {each.instance_id for each in listed})]
 
     def terminate(self, instance_id: str) -> None:
         if _ID_PATTERN.fullmatch(instance_id) is None:
@@ -256,6 +266,17 @@ class AwsDriver:
         if known is None or now_s - known[0] >= SNAPSHOT_FOR_S * self._clock.scale:
             known = self._snapshots[asked] = (now_s, self._look(region, _of_run(run_uid)))
         return known[1]
+
+    def _not_listed_yet(self, run_uid: str | None, listed: Collection[str]) -> list[Instance]:
+        """
+        Return the instances that RunInstances has launched, and that EC2 does not list so far. The list can be older
+        than the answer, and a run that completes in the meantime still has to record them.
+        """
+        since_s = self._clock.monotonic() - LISTED_WITHIN_S * self._clock.scale
+        self._accepted = {
+            name: known for name, known in self._accepted.items() if name not in listed and known[0] > since_s
+        }
+        return [each for _, each in self._accepted.values() if run_uid in (None, each.run_uid)]
 
     def _look(self, region: Region, filters: Iterable[Filter]) -> list[Instance]:
         """
