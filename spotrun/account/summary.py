@@ -24,6 +24,7 @@ from spotrun.account.interruptions import Interruption, interruptions
 from spotrun.account.outcome import completed_epochs, is_plain, outcome
 from spotrun.account.timeline import DOWNTIME, Activity, Span, account_end, spent, timeline
 from spotrun.account.totals import NOTHING, Bill, Totals, baseline_in_words
+from spotrun.account.unseen_ends import unseen_ends_in_words
 from spotrun.account.work import Work, work_of
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
@@ -161,7 +162,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         time_scale=created.time_scale,
         work=work_of(state, len(epochs)),
         gaps=gaps(state),
-        assumptions=assumptions(state),
+        assumptions=assumptions(state, bills[-1].cost_usd),
     )
 
 
@@ -186,8 +187,8 @@ def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> lis
     return [totals.until(moment) for moment in moments]
 
 
-def assumptions(state: RunState) -> str:
-    """Describe in one line what the figures are based on."""
+def assumptions(state: RunState, cost_usd: Decimal) -> str:
+    """Describe in one line what the figures are based on. `cost_usd` is the run's whole cost."""
     created = state.created
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"
@@ -206,6 +207,8 @@ def assumptions(state: RunState) -> str:
     if any(member.recorded is not None and member.gone is None for member in state.members()):
         verb = "down" if created.is_bench else "resume"
         parts.append(f"instances whose end is not recorded are billed up to now (`spotrun {verb}` records it)")
+    if unseen := unseen_ends_in_words(state, cost_usd):
+        parts.append(unseen)
     if unpriced:
         parts.append(f"UNKNOWN PRICE of {count_of(unpriced, 'instance')}, counted as 0: the true cost is higher")
     if len(types := types_trained(state)) > 1:

@@ -46,6 +46,11 @@ most PyTorch and Lightning. Including the time until the runner's next poll, an 
 an hour.
 """
 FORGOTTEN_AFTER = timedelta(minutes=10)
+LISTED_AFTER_END = timedelta(hours=1)
+"""
+Time for which a cloud lists an instance after its end. EC2's is the shortest:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/terminating-instances.html
+"""
 DELETED_WITHIN = timedelta(minutes=5)
 """Time within which an instance that has shut down is usually deleted: a runner requests it after its next list."""
 
@@ -233,7 +238,7 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
         if state.member(name).recorded is not None:
             yield from _not_listed_again(facts, name)
         elif _is_settled_without(facts, launch) and state.shown(name) is None:
-            yield Append(event=_never_seen(state, name))
+            yield Append(event=_never_seen(facts, name))
         elif _is_settled_without(facts, launch) and not _lives(facts, name):
             yield Append(event=unseen_end(facts, name))
     if len(unlisted) == len(launch.members) and launch.recorded is None and launch.closed is None:
@@ -252,10 +257,14 @@ def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
 
 
 def _lives(facts: Facts, name: MemberName) -> bool:
-    """Return True if the agent of a member that the run still needs writes heartbeats."""
+    """
+    Return True if the agent of a member that the run still needs writes heartbeats. An instance that was listed may
+    still boot, so it needs none.
+    """
     state = facts.state
     wanted = state.launches[name.launch].closed is None and not has_left(state, name)
-    return wanted and facts.world.silent.get(name, timedelta()) < SILENCE
+    unheard = SILENCE if state.member(name).recorded is None else timedelta()
+    return wanted and facts.world.silent.get(name, unheard) < SILENCE
 
 
 def _is_settled_without(facts: Facts, launch: Launch) -> bool:
@@ -320,11 +329,14 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     return None
 
 
-def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
+def _never_seen(facts: Facts, name: MemberName) -> ev.InstanceGone:
     """
     Record the end of a member for which the cloud never listed an instance, and will not be asked for one again. This
-    releases the money reserved for the member.
+    releases the money reserved for the member. If no runner was there for longer than clouds list what has ended, there
+    may have been an instance.
     """
+    state = facts.state
+    is_late = facts.now - state.launches[name.launch].intent.not_after > LISTED_AFTER_END
     return ev.InstanceGone(
         launch=name.launch,
         member=state.told(name),
@@ -334,6 +346,7 @@ def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
         ended_by=EndedBy.FAULT,
         prices=(),
         evidence="the cloud never showed an instance of it",
+        bounded_by="the first list, which was too late" if is_late else "",
     )
 
 

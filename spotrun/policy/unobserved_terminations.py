@@ -51,7 +51,7 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
         prices=recorded.prices,
         evidence=f"the cloud no longer lists it; no runner saw its end, which is estimated from {bound}",
         bounded_by=bound,
-        stopped_at=heard_at if heard_at is not None and heard_at < ended_at else None,
+        stopped_at=None if heard_at is None else min(heard_at, ended_at),
     )
 
 

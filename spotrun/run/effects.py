@@ -142,7 +142,7 @@ def _released(state: RunState, entry: Entry, event: ev.MemberReleased) -> RunSta
 
 def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
     name = ev.name_of(event)
-    state = _with_member(state, name, gone=event)
+    state = _with_member(state, name, gone=event, missed_at=entry.at if event.bounded_by else None)
     member = state.member(name)
     if state.launches[event.launch].settled:
         state = _settle(state, event.launch)

@@ -494,8 +494,8 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     this estimate is based on.
 
     `last_step_seen` is the newest step in the agent's heartbeat, from which the number of lost steps is computed; None
-    if no heartbeat could be read. `stopped_at` is the time of the agent's last heartbeat, if that is before `ended_at`.
-    Nothing trained between these two times.
+    if no heartbeat could be read. `stopped_at` is the time of the agent's last heartbeat. Nothing trained between
+    it and `ended_at`.
     """
 
     launch: Count

@@ -22,6 +22,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     `ready` is the member's newest report that it is ready to join an attempt. `ready_at` is the time of this report,
     and `ready_since` is the time of the member's first such report. `setup` is the report on how the job's `setup`
     went, and `set_up_at` is the time of that report.
+
+    `missed_at` is the time at which a runner first missed the instance in the cloud's list. It is set if the end in
+    `gone` is only an estimate, and no bill has corrected it.
     """
 
     recorded: ev.LaunchRecorded | None = None
@@ -34,6 +37,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     ready_since: datetime | None = None
     setup: ev.SetUp | None = None
     set_up_at: datetime | None = None
+    missed_at: datetime | None = None
 
     @property
     def wanted(self) -> bool:
@@ -80,6 +84,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
 
     def with_end(self, ended_at: datetime) -> Member:
-        """Return the member with `ended_at` as the end of its instance. The instance must be gone."""
+        """Return the member with `ended_at` as the known end of its instance. The instance must be gone."""
         assert self.gone is not None
-        return replace(self, gone=replace(self.gone, ended_at=ended_at))
+        return replace(self, gone=replace(self.gone, ended_at=ended_at), missed_at=None)

@@ -154,7 +154,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_end(self, ended_at: datetime, index: int = 0) -> Launch:
         """Return the launch with `ended_at` as the end of one instance, which must be gone."""
-        return self.with_member(index, gone=self.members[index].with_end(ended_at).gone)
+        member = self.members[index].with_end(ended_at)
+        return self.with_member(index, gone=member.gone, missed_at=member.missed_at)
 
     @property
     def latest_end(self) -> datetime | None:

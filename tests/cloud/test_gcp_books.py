@@ -11,6 +11,7 @@ from decimal import Decimal
 
 import pytest
 
+from spotrun.account.unseen_ends import cost_ranges
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
 from tests.support.gce_answers import forbidden
@@ -101,6 +102,16 @@ def test_spot_that_was_taken_without_a_word_in_a_week_is_billed_up_to_its_last_h
     (ended, charged_usd), *_ = run.account.charged_usd.items()
     within_usd = charged_usd / 100 if remembers else heartbeat_usd
     assert abs(run.booked_usd[ended] - charged_usd) <= within_usd
+
+
+@pytest.mark.parametrize("run", ["spot"], indirect=True)
+def test_spot_that_hung_in_a_week_cost_an_amount_in_the_ledgers_range(run: PlainGcpRun, remembers: bool) -> None:
+    """What has hung looks like what was taken, and its machine ran until its time-to-live was over."""
+    run.is_hung = True
+    comes_back(run)
+    (charged_usd, *_) = run.account.charged_usd.values()
+    held = [each.least_usd <= Decimal(charged_usd) <= each.most_usd for each in cost_ranges(run.state)]
+    assert held == ([] if remembers else [True])
 
 
 # -- machines that ended long before their disks -----------------------------------------------------------------------

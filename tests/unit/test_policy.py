@@ -400,6 +400,8 @@ def test_a_completed_run_is_never_started_again() -> None:
     history.completed(None)
     assert asked(decided(history, instances=[here])) is None
     assert not finished(history.state, World(offerings=MARKET, instances=(here,)))
+    assert not finished(history.state, World(offerings=MARKET, instances=())), "its end is not in the ledger"
+    history.gone(here.launch, EndedBy.ITSELF)
     assert finished(history.state, World(offerings=MARKET, instances=()))
 
 

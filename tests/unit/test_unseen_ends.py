@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from spotrun.account.summary import summarise
+from spotrun.account.unseen_ends import cost_ranges
 from spotrun.bill import aws
 from spotrun.bill.reconcile import Reason, Reconciliation, line_filter, reconcile
 from spotrun.folder import poll_throttle
 from spotrun.instance import EndedBy
 from spotrun.market.world import World
+from spotrun.offering import CapacityType
 from spotrun.policy import finished
 from spotrun.policy.unobserved_terminations import POWER_OFF_GRACE
 from spotrun.run import events as ev
+from spotrun.run.billing import gcp_rule, hourly
 from spotrun.run.events import Cause
 from tests.support.bills import Billed, billed, cost_and_usage_rows, write_csv
 from tests.support.decisions import decided, events_of
@@ -23,6 +27,7 @@ from tests.support.histories import AWS_RULE, History
 from tests.support.played_run import PlayedRun
 
 AWAY = timedelta(days=5)
+GCP_RULE = gcp_rule(100, ["us-central1"])
 
 
 def seen_later(history: History, launch: int, heard_at: datetime | None = None) -> ev.InstanceGone:
@@ -161,6 +166,42 @@ def test_run_is_not_finished_while_the_end_of_an_instance_that_trained_is_unknow
     assert not finished(history.state, World(offerings=(), instances=()))
     history.gone(1, EndedBy.ITSELF)
     assert finished(history.state, World(offerings=(), instances=()))
+
+
+@pytest.mark.parametrize("rule", [AWS_RULE, GCP_RULE], ids=["aws", "gcp"])
+def test_cost_of_an_end_that_no_runner_saw_lies_between_its_last_sign_and_its_time_to_live(
+    rule: ev.BillingRule,
+) -> None:
+    history = History(billing=rule)
+    launch = history.running()
+    began = history.state.launches[launch].billed_from
+    assert began is not None
+    heard_at = history.after(300).now
+    seen_later(history, launch, heard_at)
+    (found,) = cost_ranges(history.state)
+    machine = hourly(Decimal("0.36"), heard_at - began)
+    attached = history.state.launches[launch].meter(rule).cost_until(heard_at) - machine
+    is_free = rule is AWS_RULE
+    assert found.may_be_free is is_free, "EC2 does not charge for what it takes in the first hour"
+    assert found.booked_usd == machine + attached
+    assert found.least_usd == attached + (0 if is_free else machine)
+    days = (history.now - began) / timedelta(days=1)
+    disk, address = rule.volume_usd_per_hour, rule.attached_to(CapacityType.SPOT).address_usd_per_hour
+    longest = 24 * (Decimal("0.36") + address) + disk * 24 * Decimal(days)
+    assert float(found.most_usd) == pytest.approx(float(longest), rel=1e-6)
+    assert "no runner saw the end of 1 instance: the run cost $" in summarise(history.state, history.now).assumptions
+    history.corrected(launch, heard_at + timedelta(seconds=60))
+    assert [*cost_ranges(history.state)] == [], "the bill has said"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_launch_of_which_no_list_came_in_time_may_have_cost_its_whole_time_to_live(is_late: bool) -> None:
+    history = History()
+    launch = history.launch()
+    history.after(AWAY.total_seconds() if is_late else 1250).close(launch, Cause.CAPACITY, answered=False)
+    history.write(*events_of(decided(history)))
+    found = [(each.least_usd, each.booked_usd, each.most_usd) for each in cost_ranges(history.state)]
+    assert found == ([(0, 0, Decimal("86.4"))] if is_late else [])  # a day at $3.60 an hour at most
 
 
 # -- the cloud's bill, which comes later -----------------------------------------------------------------------------
