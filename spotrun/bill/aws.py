@@ -101,6 +101,8 @@ def _kind(row: BillRow) -> ChargeKind:
         return ChargeKind.CREDIT
     if line_type not in _USAGE_TYPES:
         return ChargeKind.OTHER
+    if row.text("line_item_product_code", optional=True) not in ("", "AmazonEC2", "AmazonVPC", "AWSDataTransfer"):
+        return ChargeKind.SERVICE
     return next((kind for kind, marks in _KINDS if any(mark in usage_type for mark in marks)), ChargeKind.OTHER)
 
 

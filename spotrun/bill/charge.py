@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -24,6 +25,8 @@ class ChargeKind(StrEnum):
     CREDIT = "credit"
     """Credits, discounts, refunds and corrections."""
     ROUNDING = "rounding"
+    SERVICE = "service"
+    """Another service of the cloud, such as its monitoring, whose line names an instance or has the run's tag."""
     OTHER = "other"
 
 
@@ -55,6 +58,31 @@ class Charge:
     amount_usd: Decimal
     precision_usd: Decimal
     hours: Decimal | None = None
+
+
+def with_corrections(charges: Sequence[Charge]) -> list[Charge]:
+    """
+    Return the charges, with the kind CREDIT for each usage that the bill takes back in full and charges a second time.
+
+    A cloud corrects a line by a line with the negative amount and a new line for the same time. The first line and its
+    negation cancel out, so only the new line counts as usage.
+    """
+    taken_back = Counter((_place(each), -each.amount_usd) for each in charges if each.kind is ChargeKind.CREDIT)
+    lines = Counter(_place(each) for each in charges if each.kind is ChargeKind.USAGE)
+    found = []
+    for each in charges:
+        place, whole = _place(each), (_place(each), each.amount_usd)
+        if each.kind is ChargeKind.USAGE and lines[place] > 1 and taken_back[whole]:
+            lines[place] -= 1
+            taken_back[whole] -= 1
+            found.append(replace(each, kind=ChargeKind.CREDIT))
+        else:
+            found.append(each)
+    return found
+
+
+def _place(charge: Charge) -> tuple[str, str, datetime, datetime]:
+    return charge.resource, charge.what, charge.start, charge.end
 
 
 @dataclass(frozen=True)

@@ -65,11 +65,17 @@ def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Stat
 def _charges(row: BillRow, kind: ChargeKind) -> Iterator[Charge]:
     """
     Yield a charge for the line's cost before credits, and one for each of its credits:
-    https://cloud.google.com/billing/docs/how-to/bq-examples.
+    https://cloud.google.com/billing/docs/how-to/bq-examples. If the account has a negotiated price, the usage counts at
+    the list price, as in the ledger, and the difference to `cost` is a credit of its own:
+    https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage (cost_at_list).
     """
     if (currency := row.text("currency")) != "USD":
         raise row.refuse(f"is in {currency}, and the ledger is in USD", "divide cost by currency_conversion_rate first")
-    amounts = [(kind, row.text("sku_description", optional=True), row.amount("cost"))]
+    cost_usd = row.amount("cost")
+    has_list_price = kind is ChargeKind.USAGE and row.text("cost_at_list", optional=True)
+    listed_usd = row.amount("cost_at_list") if has_list_price else cost_usd
+    amounts = [(kind, row.text("sku_description", optional=True), listed_usd)]
+    amounts += [(ChargeKind.CREDIT, "negotiated price", cost_usd - listed_usd)] if cost_usd != listed_usd else []
     amounts += [(ChargeKind.CREDIT, name, amount) for name, amount in _credits(row)]
     for each_kind, what, amount in amounts:
         yield Charge(
@@ -121,6 +127,6 @@ def _kind(row: BillRow) -> ChargeKind:
     if by_type is not None:
         return by_type
     if row.text("service_description", optional=True) not in ("", "Compute Engine"):
-        return ChargeKind.OTHER
+        return ChargeKind.SERVICE
     sku = row.text("sku_description", optional=True)
     return next((kind for kind, pattern in _SKUS if pattern.search(sku)), ChargeKind.OTHER)

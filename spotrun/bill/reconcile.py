@@ -21,7 +21,7 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from spotrun.bill.charge import Charge, ChargeKind, LineFilter, Statement
+from spotrun.bill.charge import Charge, ChargeKind, LineFilter, Statement, with_corrections
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.run.billing import (
@@ -70,6 +70,7 @@ class Reason(StrEnum):
     CREDIT = "credits, discounts"
     VOLUME = "volumes, which the ledger counts at a list price"
     NETWORK = "addresses and traffic"
+    SERVICE = "other services, which the ledger does not count"
 
 
 _BY_KIND = {
@@ -78,6 +79,7 @@ _BY_KIND = {
     ChargeKind.VOLUME: Reason.VOLUME,
     ChargeKind.NETWORK: Reason.NETWORK,
     ChargeKind.ROUNDING: Reason.ROUNDING,
+    ChargeKind.SERVICE: Reason.SERVICE,
 }
 _ATTACHED = (ChargeKind.VOLUME, ChargeKind.NETWORK)
 
@@ -161,16 +163,15 @@ def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconcili
     """Compare a run with a statement. Each instance of the run, and each charge, appears in exactly one line."""
     ours = _instances(state)
     by_resource: dict[str, list[Charge]] = {}
-    beside = tuple(charge for charge in statement.charges if charge.kind in _ATTACHED)
-    for charge in (charge for charge in statement.charges if charge.kind not in _ATTACHED):
+    charges = with_corrections(statement.charges)
+    beside = tuple(charge for charge in charges if charge.kind in _ATTACHED)
+    for charge in (charge for charge in charges if charge.kind not in _ATTACHED):
         by_resource.setdefault(charge.resource, []).append(charge)
     lines = [
         _InstanceLine(state, name, statement, tuple(by_resource.get(instance_id, ())), now).line(instance_id)
         for instance_id, name in ours.items()
     ]
-    lines += [
-        _not_in_ledger(resource, tuple(charges)) for resource, charges in by_resource.items() if resource not in ours
-    ]
+    lines += [_not_in_ledger(resource, tuple(found)) for resource, found in by_resource.items() if resource not in ours]
     attached = _attached(state, statement, beside, now)
     return Reconciliation(statement, (*lines, attached) if attached.ours_usd or beside else tuple(lines))
 

@@ -191,3 +191,39 @@ def test_charges_for_other_things_are_no_part_of_a_machine(project: Project, tmp
     assert abs(part(found, Reason.NETWORK) - Decimal("0.25")) < Decimal("0.001")
     assert len(found.unexplained) == 1
     assert "Licensing" in found.unexplained[0].why
+
+
+def copied(row: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**json.loads(json.dumps(row)), **changes}
+
+
+def test_line_of_another_service_with_the_name_of_an_instance_is_explained(project: Project, tmp_path: Path) -> None:
+    monitored = copied(project.rows[0], cost=0.001)
+    monitored["service"]["description"] = "Cloud Monitoring"
+
+    found = project.reconciled(tmp_path, [*project.rows, monitored])
+
+    assert found.unexplained == ()
+    assert part(found, Reason.SERVICE) == Decimal("0.001")
+
+
+def test_negotiated_price_is_explained_by_the_list_price_in_the_export(project: Project, tmp_path: Path) -> None:
+    rows = [copied(row, cost=float(row["cost"]) * 0.8, cost_at_list=row["cost"]) for row in project.rows]
+
+    found = project.reconciled(tmp_path, rows)
+
+    assert found.unexplained == (), [line.why for line in found.unexplained]
+    assert part(found, Reason.CREDIT) < 0
+
+
+@pytest.mark.parametrize("is_charged_again", [True, False])
+def test_charge_that_is_taken_back_and_charged_again_is_explained(
+    project: Project, tmp_path: Path, is_charged_again: bool
+) -> None:
+    wrong = [copied(row, cost=float(row["cost"]) * 2) for row in project.rows[:3]]
+    rows = wrong if is_charged_again else project.rows[:3]
+    negated = [copied(row, cost=-float(row["cost"])) for row in rows]
+
+    found = project.reconciled(tmp_path, [*project.rows, *(wrong if is_charged_again else []), *negated])
+
+    assert found.unexplained == (), [line.why for line in found.unexplained]
