@@ -49,6 +49,11 @@ that the answer was damaged.
 """
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+_LOGIN = f"{_LOG_IN}; `spotrun doctor gcp` says what a federated or impersonated login lacks"
+_PERIMETER = (
+    "call from inside the perimeter of VPC Service Controls, or ask its administrator for an ingress rule: "
+    "https://cloud.google.com/vpc-service-controls/docs/troubleshooting"
+)
 _HINTS = {
     401: _LOG_IN,
     403: "allow storage.objects.get, list, create and delete on the bucket (role Storage Object User)",
@@ -145,7 +150,7 @@ class GcsStore(BucketStore):
             case auth.GoogleAuthError() if isinstance(error, auth.TransportError) or error.retryable:
                 return StoreUnavailable(f"{what}: the credentials are temporarily unavailable: {error}")
             case auth.GoogleAuthError():
-                return StoreError(f"{what}: {error}", hint=_LOG_IN)
+                return StoreError(f"{what}: {error}", hint=_LOGIN)
             case _ if isinstance(error, _PASSING):
                 return StoreUnavailable(f"{what}: {error}", hint="check the network")
         return None
@@ -172,6 +177,8 @@ def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
         return WritesRefused(text, hint=_HINTS[FULL])
     if passes(status):
         return StoreUnavailable(text)
+    if "vpcServiceControls" in error.message:
+        return StoreError(f"{text}: {error.message}", hint=_PERIMETER)
     return StoreError(text, hint=_HINTS.get(status, "check checkpoint.uri"))
 
 

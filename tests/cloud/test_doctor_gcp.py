@@ -181,6 +181,25 @@ def test_disabled_api_is_reported_by_the_check_that_needs_it(
     assert f"gcloud services enable {service}" in finding.hint
 
 
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("compute.projects.get", "identity"),
+        ("storage.buckets.get", "bucket"),
+        ("iam.projects.serviceAccounts.create", "service account"),
+    ],
+)
+def test_perimeter_that_keeps_a_call_out_is_not_reported_as_a_missing_role(
+    account: GcpAccount, clock: ManualClock, method: str, name: str
+) -> None:
+    words = "Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: eYhDkfYCu"
+    account.fail(method, Refusal(403, "forbidden", words))
+    finding = failures(examined(clock))[name]
+    assert "eYhDkfYCu" in finding.detail
+    assert finding.hint.startswith("call from inside the perimeter")
+    assert "role" not in finding.hint
+
+
 def test_disabled_billing_is_reported(account: GcpAccount, clock: ManualClock) -> None:
     account.fail("compute.projects.get", Refusal(403, "forbidden", "Project acme (#1) has billing disabled."))
     found = examined(clock)

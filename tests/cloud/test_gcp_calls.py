@@ -13,16 +13,18 @@ import pytest
 from spotrun.clouds.error_kinds import ClockWrong, CredentialsExpired, CredentialsRefused, NotThere
 from spotrun.clouds.gcp.calls import BILLING, COMPUTE, OVERRIDES, Call, Google
 from spotrun.clouds.patience import ATTEMPTS_MAX, PAUSE_MAX_S, RENEWED_EVERY_S, Patience
-from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, StoreError
+from spotrun.store.opening import open_store
 from tests.support.answering_server import TOKENS, Answer, AnsweringServer, Cut, Hang, How
 from tests.support.gce_catalog import PROJECT
-from tests.support.google_login import log_in, log_out
+from tests.support.google_login import federate, impersonate, log_in, log_out
 from tests.support.manual_clock import AheadClock, ManualClock
 
 PATIENT = Patience(connect_s=20.0, read_s=20.0, tries_for_s=20.0)
 HASTY = PATIENT._replace(read_s=0.1)
 """For a server that hangs. Where none does, a busy machine would have each call asked twice."""
 ZONES = Call(COMPUTE, "GET", "projects/p/zones")
+RUNNER = "runner@acme.iam.gserviceaccount.com"
 PORTAL = "<html><head><title>Welcome to the hotel</title></head><body>Log in</body></html>"
 
 
@@ -185,6 +187,98 @@ def test_a_clock_that_is_wrong_is_blamed_and_not_the_login(server: AnsweringServ
     found = refusal(Google(ManualClock(), PATIENT))
     assert isinstance(found, ClockWrong)
     assert "timedatectl" in (found.hint or "")
+
+
+REJECTED = {"error": "unauthorized_client", "error_description": "Rejected by the attribute condition."}
+BUSY = {"error": {"code": 503, "message": "The service is unavailable.", "status": "UNAVAILABLE"}}
+
+
+@pytest.mark.parametrize(
+    ("token", "login", "kind", "words", "advice"),
+    [
+        ("", None, CredentialsExpired, "got no token from its identity provider: File", "credential_source in"),
+        ("t", Answer(400, REJECTED), CredentialsExpired, "does not accept the federated login: Error code", "pool"),
+        ("t", Answer(503, BUSY), CloudUnavailable, "The service is unavailable", None),
+        ("t", Answer(502, PORTAL), CloudUnavailable, "a program in between has answered", "HTTPS_PROXY"),
+    ],
+)
+def test_federated_login_is_diagnosed_as_one(
+    server: AnsweringServer,
+    tmp_path: Path,
+    token: str,
+    login: How | None,
+    kind: type[CloudError],
+    words: str,
+    advice: str | None,
+) -> None:
+    federate(tmp_path / "login.json", server.url, tmp_path / "token")
+    if token:
+        (tmp_path / "token").write_text(token)
+    server.login = login
+    found = refusal(Google(ManualClock(), PATIENT))
+    assert type(found) is kind
+    assert words in found.message
+    assert (advice or "") in (found.hint or "")
+    assert "application-default login" not in (found.hint or "")
+    assert "network" not in (found.hint or "")
+
+
+NO_TOKEN = "Permission 'iam.serviceAccounts.getAccessToken' denied on resource (or it may not exist)."
+DENIED = "PERMISSION_DENIED"
+DETAILS = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "IAM_PERMISSION_DENIED"}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "advice"),
+    [
+        (
+            Answer(403, {"error": {"code": 403, "message": NO_TOKEN, "status": DENIED, "details": DETAILS}}),
+            CredentialsRefused,
+            "roles/iam.serviceAccountTokenCreator",
+        ),
+        (
+            Answer(404, {"error": {"code": 404, "message": "Gaia id not found for email", "status": "NOT_FOUND"}}),
+            CredentialsRefused,
+            "roles/iam.serviceAccountTokenCreator",
+        ),
+        (Answer(503, BUSY), CloudUnavailable, ""),
+        (Answer(502, PORTAL), CloudUnavailable, "HTTPS_PROXY"),
+    ],
+)
+def test_login_that_may_not_impersonate_its_account_gets_the_missing_role(
+    server: AnsweringServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    answer: How,
+    kind: type[CloudError],
+    advice: str,
+) -> None:
+    impersonate(monkeypatch, tmp_path / "login.json", server.url, RUNNER)
+    found = refusal(answering(server, answer))
+    assert type(found) is kind
+    assert advice in (found.hint or "")
+    assert "expired" not in found.message
+
+
+def test_expired_login_behind_an_impersonated_account_is_renewed_for_that_account(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    impersonate(monkeypatch, tmp_path / "login.json", server.url, RUNNER)
+    server.login = Answer(400, {"error": "invalid_grant", "error_description": "Token has been expired or revoked."})
+    found = refusal(Google(ManualClock(), PATIENT))
+    assert isinstance(found, CredentialsExpired)
+    assert f"login --impersonate-service-account={RUNNER}`" in (found.hint or "")
+
+
+def test_bucket_behind_a_perimeter_is_not_reported_as_a_missing_role(
+    server: AnsweringServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    words = "Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: eYhDkfYCu"
+    server.answers = [Answer(403, {"error": {"code": 403, "message": words, "errors": [{"reason": "forbidden"}]}})]
+    with pytest.raises(StoreError, match="eYhDkfYCu") as raised:
+        open_store("gs://bucket/runs").get("a")
+    assert "perimeter" in (raised.value.hint or "")
 
 
 def test_call_without_a_login_sends_nothing(

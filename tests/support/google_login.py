@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
+from google.auth import iam
 from google.oauth2 import credentials
 
 from tests.support.gce_catalog import PROJECT
@@ -39,6 +40,31 @@ def write_login(path: Path, token: str) -> None:
     new = path.with_suffix(".new")
     new.write_text(json.dumps({**login, **({"token": token, "expiry": LASTING} if token else {})}))
     new.rename(path)
+
+
+def federate(path: Path, server: str, token_file: Path) -> None:
+    """A login of a workload identity pool at `path`, whose tokens are exchanged at `server`."""
+    pool = "locations/global/workloadIdentityPools/ci/providers/github"
+    login = {
+        "type": "external_account",
+        "audience": f"//iam.googleapis.com/projects/123/{pool}",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"{server}/token",
+        "credential_source": {"file": str(token_file)},
+    }
+    path.write_text(json.dumps(login))
+
+
+def impersonate(monkeypatch: pytest.MonkeyPatch, path: Path, server: str, email: str) -> None:
+    """A user's login at `path` that impersonates a service account, of which `server` gives tokens."""
+    monkeypatch.setattr(iam, "_IAM_ENDPOINT", f"{server}/v1/projects/-/serviceAccounts/{{}}:generateAccessToken")
+    source = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
+    login = {
+        "type": "impersonated_service_account",
+        "service_account_impersonation_url": iam._IAM_ENDPOINT.format(email),
+        "source_credentials": source,
+    }
+    path.write_text(json.dumps(login))
 
 
 def log_out(monkeypatch: pytest.MonkeyPatch, empty: Path) -> None:

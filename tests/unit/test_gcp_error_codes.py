@@ -23,6 +23,7 @@ from spotrun.clouds.gcp.error_codes import (
     AddressesExhausted,
     BillingOff,
     NoticeRefused,
+    PerimeterForbids,
     PolicyForbids,
     ServiceOff,
     StockedOut,
@@ -266,6 +267,27 @@ def test_disabled_billing_is_reported_as_such(body: Json) -> None:
     error = of_http(403, body)
     assert isinstance(error, BillingOff)
     assert "link a billing account" in (error.hint or "")
+
+
+PERIMETER = "Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: eYhDkfYCu"
+VIOLATION = {"violations": [{"type": "VPC_SERVICE_CONTROLS", "description": "eYhDkfYCu"}]}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        of_http(403, newer(403, DENIED, PERIMETER, [VIOLATION, info("SECURITY_POLICY_VIOLATED", service=SERVICE)])),
+        of_http(403, newer(403, DENIED, PERIMETER)),
+        of_http(403, older(403, "forbidden", PERIMETER)),
+        of_operation("PERMISSIONS_ERROR", PERIMETER, 403),
+    ],
+    ids=["details", "words", "older", "operation"],
+)
+def test_refusal_of_a_perimeter_is_distinguished_from_a_missing_right(error: CloudError) -> None:
+    assert isinstance(error, PerimeterForbids)
+    assert "eYhDkfYCu" in error.message
+    assert "perimeter" in (error.hint or "")
+    assert "infra/gcp" not in (error.hint or "")
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,16 @@ from google.auth import exceptions as auth
 from google.auth.transport.requests import AuthorizedSession, Request
 
 from spotrun.clock import Clock
-from spotrun.clouds.clock_skew import SET_CLOCK, skew_of, told_at
-from spotrun.clouds.error_kinds import ClockWrong, CredentialsExpired, CredentialsRefused, Unexplained, translated
-from spotrun.clouds.gcp.error_codes import LOG_IN, LOG_IN_ANEW, answered_by_another, refused
-from spotrun.clouds.patience import ASIDE, CHECK_NETWORK, PATIENT, Patience, PatientClient
-from spotrun.errors import CloudError, CloudUnavailable
+from spotrun.clouds.clock_skew import skew_of, told_at
+from spotrun.clouds.error_kinds import translated
+from spotrun.clouds.gcp.error_codes import answered_by_another, refused
+from spotrun.clouds.gcp.logins import meaning_of
+from spotrun.clouds.patience import ASIDE, PATIENT, Patience, PatientClient
+from spotrun.errors import CloudError
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """The OAuth scope of all calls. A scope can only narrow rights; IAM decides which rights the login has."""
 SCOPE_OF_ADDRESS = "https://www.googleapis.com/auth/userinfo.email"
-KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
 """Prefix of the variables that name another server for an API. gcloud reads the same variables."""
 REDIRECTS = 300
@@ -91,7 +91,7 @@ class Google(PatientClient):
     def project(self, named: str | None) -> str:
         """Return the project to bill: `named` or, if it is None, the login's. Raise CloudError if there is neither."""
         if named is None:
-            with translated(_meaning_of, "find out who is logged in"):
+            with translated(meaning_of, "find out who is logged in"):
                 self._open()
         found = named or self._login_project
         if not found:
@@ -109,7 +109,7 @@ class Google(PatientClient):
             CloudError: no user is logged in.
         """
         doing = "find out who is logged in"
-        with translated(_meaning_of, doing):
+        with translated(meaning_of, doing):
             credentials, _ = google.auth.default(scopes=[SCOPE, SCOPE_OF_ADDRESS])
             with contextlib.suppress(auth.RefreshError):
                 if not credentials.valid:
@@ -130,7 +130,7 @@ class Google(PatientClient):
         """
 
         def once() -> dict[str, Any]:
-            with translated(_meaning_of, action):
+            with translated(meaning_of, action):
                 return self._once(action, call)
 
         return self._patiently(once)
@@ -186,36 +186,3 @@ def _json(answer: requests.Response) -> object:
         return answer.json()
     except ValueError:
         return None
-
-
-def _nobody(action: str) -> CredentialsRefused:
-    named = os.environ.get(KEY_VARIABLE)
-    if not named:
-        return CredentialsRefused(f"cannot {action}: there is no login to Google Cloud on this machine", hint=LOG_IN)
-    what = "no login" if os.path.exists(named) else "a missing file"
-    return CredentialsRefused(
-        f"cannot {action}: {KEY_VARIABLE} names {what}: {named}", hint=f"correct it, or unset {KEY_VARIABLE}"
-    )
-
-
-def _meaning_of(action: str, error: Exception) -> CloudError:
-    match error:
-        case auth.DefaultCredentialsError():
-            return _nobody(action)
-        case auth.RefreshError() if "timeframe" in str(error):
-            return ClockWrong(
-                f"Google refuses to {action}: it accepts no signature dated by this machine's clock", hint=SET_CLOCK
-            )
-        case auth.RefreshError() if "<html" in str(error).lower():
-            return answered_by_another(action, str(error))
-        case auth.RefreshError() if not error.retryable:
-            return CredentialsExpired(
-                f"cannot {action}: the login has expired or was revoked: {_short(error)}", hint=LOG_IN_ANEW
-            )
-        case auth.GoogleAuthError() | requests.exceptions.RequestException():
-            return CloudUnavailable(f"cannot {action}: Google cannot be reached: {_short(error)}", hint=CHECK_NETWORK)
-    return Unexplained(f"Google's library failed to {action}: {type(error).__name__}: {_short(error)}")
-
-
-def _short(error: Exception) -> str:
-    return str(error)[:400]

@@ -61,6 +61,13 @@ class BillingOff(AccessDenied):
     """The project has no billing account, or a closed one."""
 
 
+class PerimeterForbids(AccessDenied):
+    """
+    A perimeter of VPC Service Controls keeps the request out. Google reports it like a missing right, but no role
+    helps: https://cloud.google.com/vpc-service-controls/docs/troubleshooting
+    """
+
+
 class PolicyForbids(CloudError):
     """
     An organization policy forbids the request. Google reports this with status 412, which otherwise means that another
@@ -100,6 +107,10 @@ _SCOPES = (
 _VOLUME = "set gcp.volume_gb to at least the size of the image"
 _SURROUNDINGS = "check gcp.subnetwork and gcp.regions (infra/gcp makes a subnetwork in each region)"
 _ON_THE_WAY = "check HTTPS_PROXY and anything else between this machine and Google"
+_PERIMETER = (
+    "call from inside the perimeter (the office's network or VPN), or ask its administrator for an ingress rule: "
+    "https://cloud.google.com/vpc-service-controls/docs/troubleshooting"
+)
 _POLICY = "ask the administrator of the organization for an exception, or name another project"
 
 _BY_CONSTRAINT = {
@@ -142,6 +153,7 @@ ERRORS_BY_CODE = by_code(
     (AlreadyThere, None, " ".join((*_THERE_ALREADY, "conflict"))),
     (NotThere, None, "notFound RESOURCE_NOT_FOUND EXTERNAL_RESOURCE_NOT_FOUND NOT_FOUND"),
     (PolicyForbids, _POLICY, "conditionNotMet CONDITION_NOT_MET"),
+    (PerimeterForbids, _PERIMETER, "SECURITY_POLICY_VIOLATED"),
 )
 """The class of the error and a hint for the user, keyed by Google's reason or code."""
 
@@ -158,7 +170,7 @@ The error for an answer that gives no known reason, keyed by HTTP status. Google
 for throttling, but it always gives a reason for throttling. So 403 without a reason means AccessDenied.
 """
 _VAGUE = (
-    *("forbidden", "PERMISSION_DENIED", "insufficientPermissions"),
+    *("forbidden", "PERMISSION_DENIED", "PERMISSIONS_ERROR", "insufficientPermissions"),
     *("notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND", "EXTERNAL_RESOURCE_NOT_FOUND"),
 )
 """
@@ -186,6 +198,7 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
     (statuses, re.compile(words, re.IGNORECASE), meaning)
     for statuses, words, meaning in (
         ((403,), r"billing (account|disabled|to be enabled)", (BillingOff, _BILLING)),
+        ((403,), r"vpcServiceControls|VPC Service Controls", (PerimeterForbids, _PERIMETER)),
         ((403,), r"API has not been used|it is disabled", (ServiceOff, _ENABLE)),
         (
             (400, 404),

@@ -36,7 +36,7 @@ from spotrun.clouds.error_kinds import AlreadyThere, BadImage, CredentialsRefuse
 from spotrun.clouds.gcp.calls import CREDENTIALS, RUN, SCHEDULER, Call, Google
 from spotrun.clouds.gcp.config import account_address
 from spotrun.clouds.gcp.control_plane import MEMORY_MB, usd_of_a_night
-from spotrun.clouds.gcp.error_codes import ServiceOff
+from spotrun.clouds.gcp.error_codes import PerimeterForbids, ServiceOff
 from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
 from spotrun.clouds.gcp.secret_checks import grant_command
 from spotrun.clouds.night_archives import NightArchives
@@ -391,7 +391,7 @@ class GcpNights:
     def _ask(self, action: str, call: Call) -> dict[str, Any]:
         try:
             return self._google.ask(action, call)
-        except (ServiceOff, CredentialsRefused, NotThere, AlreadyThere):
+        except (ServiceOff, PerimeterForbids, CredentialsRefused, NotThere, AlreadyThere):
             raise
         except AccessDenied as error:
             right = _RIGHT.search(error.message)

@@ -22,7 +22,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.error_kinds import AlreadyThere, CredentialsRefused, NotThere
 from spotrun.clouds.gcp.calls import IAM, STORAGE, Api, Call, Google
 from spotrun.clouds.gcp.config import OWN_ACCOUNT, account_address
-from spotrun.clouds.gcp.error_codes import PolicyForbids
+from spotrun.clouds.gcp.error_codes import PerimeterForbids, PolicyForbids
 from spotrun.clouds.gcp.folder_grants import VERSION, Policy, granted, grants, without
 from spotrun.clouds.gcp.moments import moment
 from spotrun.clouds.identities import SETTLES_WITHIN
@@ -247,11 +247,11 @@ def _with_advice() -> Iterator[None]:
     """
     Add a hint to the error if Google refuses a call in the block. If a right is missing, the hint is to grant a role;
     if the quota of service accounts is used up, the hint is to remove unused accounts. An error about invalid
-    credentials gets no hint, because a role would not help.
+    credentials, or about a perimeter, keeps its hint, because a role would not help.
     """
     try:
         yield
-    except CredentialsRefused:
+    except (CredentialsRefused, PerimeterForbids):
         raise
     except AccessDenied as error:
         hint = error.hint or _GRANT

@@ -7,7 +7,7 @@ from functools import partial
 
 from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.gcp.calls import SECRET_MANAGER, Call, Google
-from spotrun.clouds.gcp.error_codes import ServiceOff
+from spotrun.clouds.gcp.error_codes import PerimeterForbids, ServiceOff
 from spotrun.doctor.finding import Finding, Refusal, Verdict, findings_of, ok, warned
 from spotrun.errors import SpotrunError
 from spotrun.secrets.reference import SECRETS, Reference, add_command, create_command
@@ -16,7 +16,10 @@ ENABLED, DISABLED = "ENABLED", "DISABLED"
 _ACCOUNTS = "principalSet://cloudresourcemanager.googleapis.com/projects/NUMBER/type/ServiceAccount"
 """All service accounts of the project with the number NUMBER."""
 _DENIED = "allow secretmanager.versions.get, as the role spotrunRunner does (infra/gcp/README.md)"
-_REFUSALS = (Refusal(error=ServiceOff, verdict=Verdict.FAILED), Refusal(hint=_DENIED))
+_REFUSALS = (
+    *(Refusal(error=error, verdict=Verdict.FAILED) for error in (ServiceOff, PerimeterForbids)),
+    Refusal(hint=_DENIED),
+)
 
 
 def secret_findings(google: Google, project: str, secrets: Mapping[str, Reference]) -> Iterator[Finding]:
