@@ -40,6 +40,11 @@ class NightArchives:
         persist(lambda: self._runs.put(key, data))
         return place.bucket, f"{place.root}{key}"
 
+    def has(self, name: str) -> bool:
+        """Return True if the store has an archive of this file name."""
+        found = persist(lambda: self._runs.list(_ARCHIVES))
+        return name in {each.key.rpartition("/")[2] for each in found}
+
     def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None]) -> None:
         """
         Delete the archives that no night needs; `needed()` returns the file names of the needed ones. Keep archives

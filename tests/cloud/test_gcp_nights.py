@@ -54,6 +54,7 @@ from tests.support.webhook_server import WebhookServer
 NIGHT = "resnet50"
 STORE = f"gs://{BUCKET}/runs"
 SERVICE = f"projects/{PROJECT}/locations/{REGION}/services/spotrun-night-{NIGHT}"
+CLOCK, RUNNER = (f"spotrun-{name}@{PROJECT}.iam.gserviceaccount.com" for name in ("clock", "night"))
 ACCESS = "secretmanager.projects.secrets.versions.access"
 OF_A_RUNNER = ("spotrunRunner", "spotrunEnd", "spotrunBucket", "spotrunFolder", "spotrunChange")
 
@@ -212,6 +213,97 @@ def test_a_night_that_is_not_there_is_neither_begun_nor_removed_twice(
         found.begin(NIGHT, datetime.now(UTC))
 
 
+# -- what is wrong with it -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(world: GcpNightWorld) -> GcpNights:
+    """The night of `world`, whose service and jobs are as spotrun makes them."""
+    world.google.iam.has_nights()
+    found = GcpNights(REGION, world.clock)
+    found.install(world.pin, STORE, Function(b"an archive", "python3.12", "x86_64"), lambda _: None)
+    return found
+
+
+def job_of(world: GcpNightWorld, kind: str) -> dict[str, Any]:
+    return next(job for name, job in world.called.jobs.items() if name.endswith(f"-{kind}"))
+
+
+Breaks = Callable[[GcpNightWorld], Any]
+FAILED = {"type": "Ready", "state": "CONDITION_FAILED", "message": "Image not found."}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "words", "advice"),
+    [
+        (lambda it: job_of(it, "begin").update(state="PAUSED"), "begin is paused", "gcloud scheduler jobs resume"),
+        (lambda it: job_of(it, "again").update(state="DISABLED"), "again is DISABLED", "night install"),
+        (lambda it: job_of(it, "tick").update(state="UPDATE_FAILED"), "tick is UPDATE_FAILED", "night install"),
+        (
+            lambda it: job_of(it, "begin")["httpTarget"].update(uri="https://example.com"),
+            "begin calls another address, https://example.com",
+            "night install",
+        ),
+        (
+            lambda it: job_of(it, "begin")["httpTarget"].update(body="e30="),
+            "begin does not make the call that was installed",
+            "night install",
+        ),
+        (lambda it: failed_call(it, "begin", 13), "begin, at 2026-11-23 21:00 UTC, failed (INTERNAL)", "services logs"),
+        (lambda it: failed_call(it, "again", 7), "again, at 2026-11-23 21:00 UTC, failed (PERMISSION", "infra/gcp"),
+        (
+            lambda it: it.called.services[SERVICE].update(ingress="INGRESS_TRAFFIC_NONE"),
+            "TRAFFIC_NONE",
+            "night install",
+        ),
+        (lambda it: it.called.services[SERVICE].update(defaultUriDisabled=True), "is disabled, so no job", "install"),
+        (lambda it: setattr(it.called, "failure", FAILED["message"]), "newest revision of the service", "Image not"),
+        (lambda it: it.google.iam.accounts[CLOCK].update(disabled=True), f"{CLOCK} is disabled", "accounts enable"),
+        (lambda it: it.google.iam.accounts.pop(RUNNER), f"{RUNNER} is gone", "infra/gcp/README.md"),
+        (lambda it: forget_archives(it), "the code of the service, is gone from the store", "night install"),
+    ],
+)
+def test_night_that_nobody_would_begin_is_reported_with_what_to_type(
+    world: GcpNightWorld, installed: GcpNights, breaks: Breaks, words: str, advice: str
+) -> None:
+    assert installed.wrong(world.night, STORE) == ""
+    breaks(world)
+    wrong = installed.wrong(world.night, STORE)
+    assert words in wrong
+    assert advice in wrong
+
+
+def failed_call(world: GcpNightWorld, kind: str, code: int) -> None:
+    job_of(world, kind).update(status={"code": code}, lastAttemptTime="2026-11-23T21:00:00.5Z")
+
+
+def forget_archives(world: GcpNightWorld) -> None:
+    for name in [name for name in world._objects.objects if name.startswith("runs/nights/function-")]:
+        del world._objects.objects[name]
+
+
+def test_failed_call_is_forgotten_after_a_later_one_or_a_new_installation(
+    world: GcpNightWorld, installed: GcpNights
+) -> None:
+    failed_call(world, "begin", 13)
+    job_of(world, "again").update(lastAttemptTime="2026-11-23T22:00:00Z")
+    failed_call(world, "tick", 13)
+    job_of(world, "tick").update(state="PAUSED")
+    assert installed.wrong(world.night, STORE) == "", "a call after it succeeded, and no more ticks are due"
+    job_of(world, "tick").update(state="ENABLED")
+    assert "tick" in installed.wrong(world.night, STORE)
+    later = msgspec.structs.replace(world.night, installed_at=utc("2026-11-24T00:00:00"))
+    assert installed.wrong(later, STORE) == ""
+
+
+def test_region_without_a_scheduler_is_refused_before_anything_is_made(google: PlainGoogle) -> None:
+    GoogleNights(google)
+    with pytest.raises(SpecInvalid, match="europe-west4 has no Cloud Scheduler") as refused:
+        GcpNights("europe-west4", google.clock).require(NIGHT, STORE)
+    assert "gcp.regions, such as europe-west" in (refused.value.hint or "")
+    assert set(google.counts) == {"login", "cloudscheduler.projects.locations.list"}
+
+
 # -- what the service executes -----------------------------------------------------------------------------------------
 
 
@@ -289,6 +381,8 @@ def _permits(google: GoogleServer, account: str, asked: Asked, permission: str) 
     if permission.startswith(("iam.", "storage.", "secretmanager.")):
         return google.iam.may(asked, permission)
     of_nights = "spotrunNight" if asked.who == account else "spotrunNightInstall"
+    if permission == "cloudscheduler.projects.locations.list":
+        return "cloudscheduler.locations.list" in permissions(of_nights)
     method = permission.removeprefix("cloudscheduler.projects.locations.").removeprefix("run.projects.locations.")
     if method == permission:
         return asked.who != account or permission in permissions(*OF_A_RUNNER)
@@ -348,7 +442,7 @@ def test_a_night_is_installed_begun_completed_and_removed(
     assert ended["state"] == "completed"
     assert project.called.state_of("tick") == "PAUSED"
     assert project.alive == []
-    assert [*project.google.iam.accounts] == [f"spotrun-night@{PROJECT}.iam.gserviceaccount.com"]
+    assert sorted(project.google.iam.accounts) == [CLOCK, RUNNER]
 
     reported = spotrun("report", begun["run"], "--store", STORE, "--json").json["runner_calls"]
     assert (reported["memory_mb"], reported["by_events"], reported["starts"]) == (512, 0, 2)

@@ -166,11 +166,17 @@ class Code:
         return {"Configuration": {"CodeSha256": digest, "LastUpdateStatus": state}}
 
 
+def schedule(Name: str, GroupName: str) -> dict[str, Any]:
+    expressions = {"begin": "cron(0 22 ? * FRI *)", "begin-again": "cron(0 23 ? * FRI *)", "tick": "rate(1 minute)"}
+    target = {"Arn": f"arn:aws:lambda:{REGION}:123456789012:function:{GroupName}"}
+    return {"State": "ENABLED", "ScheduleExpression": expressions[Name], "Target": target}
+
+
 def nights_with(monkeypatch: pytest.MonkeyPatch, **operations: Any) -> AwsNights:
     def absent(**_: Any) -> None:
         raise refusal("ValidationError", words="Stack with id x does not exist")
 
-    parts = dict.fromkeys(("describe_rule", "get_role", "get_schedule"), lambda **_: {})
+    parts = {**dict.fromkeys(("describe_rule", "get_role"), lambda **_: {}), "get_schedule": schedule}
     code = Code()
     functions = {"get_function": code.described, "update_function_code": code.updated}
     client = SimpleNamespace(**{"describe_stacks": absent, **parts, **functions, **operations})

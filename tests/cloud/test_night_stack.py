@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,13 +35,24 @@ NIGHT = Night(
 )
 
 
+def schedule(expression: str, **facts: str) -> dict[str, Any]:
+    target = {"Arn": f"arn:aws:lambda:{REGION}:123456789012:function:spotrun-night-resnet50"}
+    return {"State": "ENABLED", "ScheduleExpression": expression, "Target": target, **facts}
+
+
 class Stacks:
     """CloudFormation with at most one stack, and what is beside it. Each look at a stack brings it one state on."""
 
     def __init__(self, *states: str, store: str = STORE, gone: tuple[str, ...] = ()) -> None:
         self.states, self.gone = [*states], {*gone}
         self.parameters = {**PARAMETERS, "Store": store}
-        self.code = "a digest"
+        self.function: dict[str, Any] = {"CodeSha256": "a digest", "LastUpdateStatus": "Successful"}
+        self.concurrency: dict[str, Any] = {}
+        times = (("begin", "Expression"), ("begin-again", "ExpressionAgain"))
+        self.schedules = {
+            "tick": schedule("rate(1 minute)", State="DISABLED"),
+            **{name: schedule(TIMES[key], ScheduleExpressionTimezone="UTC") for name, key in times},
+        }
         self.done: list[str] = []
 
     def describe_stacks(self, StackName: str) -> dict[str, Any]:
@@ -67,7 +79,7 @@ class Stacks:
         self.states = ["DELETE_IN_PROGRESS", "DELETE_COMPLETE"]
 
     def get_function(self, FunctionName: str) -> dict[str, Any]:
-        return {**self._part("function"), "Configuration": {"CodeSha256": self.code}}
+        return {**self._part("function"), "Configuration": self.function, **self.concurrency}
 
     def describe_rule(self, Name: str) -> dict[str, Any]:
         return self._part("rule")
@@ -76,7 +88,7 @@ class Stacks:
         return self._part("role", "NoSuchEntity")
 
     def get_schedule(self, Name: str, GroupName: str) -> dict[str, Any]:
-        return self._part(Name)
+        return {**self._part(Name), **self.schedules[Name]}
 
     def _part(self, name: str, code: str = "ResourceNotFoundException") -> dict[str, Any]:
         if name in self.gone:
@@ -145,6 +157,41 @@ def test_part_deleted_by_hand_is_reported_and_made_again(monkeypatch: pytest.Mon
     assert reach(monkeypatch, stacks).wrong(NIGHT, STORE) == ""
 
 
+OTHER = "arn:aws:lambda:us-east-1:123456789012:function:other"
+
+
+@pytest.mark.parametrize(
+    ("breaks", "words"),
+    [
+        (lambda it: it.schedules["begin"].update(State="DISABLED"), "the schedule begin is disabled"),
+        (lambda it: it.schedules["begin-again"].update(Target={"Arn": OTHER}), f"calls another target, {OTHER}"),
+        (lambda it: it.schedules["tick"].update(ScheduleExpression="rate(1 day)"), "tick calls at other times"),
+        (lambda it: it.schedules["begin"].update(ScheduleExpressionTimezone="Asia/Tokyo"), "begin calls at other"),
+        (lambda it: it.concurrency.update(Concurrency={"ReservedConcurrentExecutions": 0}), "function is throttled"),
+    ],
+)
+def test_part_changed_by_hand_is_reported_and_made_again(
+    monkeypatch: pytest.MonkeyPatch, breaks: Callable[[Stacks], None], words: str
+) -> None:
+    stacks = Stacks("CREATE_COMPLETE")
+    assert reach(monkeypatch, stacks).wrong(NIGHT, STORE) == ""
+    breaks(stacks)
+    wrong = reach(monkeypatch, stacks).wrong(NIGHT, STORE)
+    assert words in wrong
+    assert "`spotrun night install` makes it again" in wrong
+    (said,) = deploy(monkeypatch, stacks)
+    assert words in said
+    assert stacks.done == ["delete", "create"]
+
+
+def test_failed_update_of_the_function_is_reported_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks = Stacks("CREATE_COMPLETE")
+    stacks.function |= {"LastUpdateStatus": "Failed", "LastUpdateStatusReason": "The role cannot be assumed."}
+    wrong = reach(monkeypatch, stacks).wrong(NIGHT, STORE)
+    assert "the last update of the function spotrun-night-resnet50 failed: The role cannot be assumed." in wrong
+    assert "`spotrun night install` makes it again" in wrong
+
+
 def test_a_night_of_another_store_is_neither_taken_over_nor_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     stacks = Stacks("CREATE_COMPLETE", store="s3://bucket/other")
     nights = reach(monkeypatch, stacks)
@@ -169,7 +216,7 @@ def test_function_without_the_installed_code_is_reported(monkeypatch: pytest.Mon
     stacks = Stacks("CREATE_COMPLETE")
     stacks.parameters["Code"] = "a digest"
     assert reach(monkeypatch, stacks).wrong(NIGHT, STORE) == ""
-    stacks.code = "another"
+    stacks.function["CodeSha256"] = "another"
     assert "the code of the function spotrun-night-resnet50 is not what" in reach(monkeypatch, stacks).wrong(
         NIGHT, STORE
     )

@@ -23,7 +23,8 @@ METHODS: Mapping[str, str] = {
     "cloudbilling.v1": "services.skus.list",
     "cloudscheduler.v1": """
         projects.locations.jobs.create projects.locations.jobs.delete projects.locations.jobs.get
-        projects.locations.jobs.patch projects.locations.jobs.pause projects.locations.jobs.resume""",
+        projects.locations.jobs.patch projects.locations.jobs.pause projects.locations.jobs.resume
+        projects.locations.list""",
     "cloudresourcemanager.v3": "projects.get projects.getIamPolicy projects.testIamPermissions",
     "compute.v1": """
         advice.capacityHistory

@@ -90,6 +90,7 @@ class GoogleProject:
 
     def has_nights(self) -> str:
         """It is as infra/gcp/nights leaves it. The account that takes care of runs, a runner like any other."""
+        self._make_account("spotrun-clock", {"displayName": "spotrun, calls who attends to runs"})
         email = str(self._make_account("spotrun-night", {"displayName": "spotrun, attends to runs"})["email"])
         for binding in (*self._of_project["bindings"], *self.of_bucket["bindings"]):
             if RUNNER not in binding["members"]:

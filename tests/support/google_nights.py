@@ -18,6 +18,8 @@ from tests.support.google_api import Asked
 from tests.support.google_cloud import GoogleCloud
 
 URI = "https://spotrun-night-resnet50-123456789012.us-central1.run.app"
+REGIONS = ("us-central1", "us-east1", "europe-west1", "europe-west2", "africa-south1")
+"""Of Cloud Scheduler: a few of them."""
 ID_TOKEN = "an-id-token"
 _OUTPUT_ONLY = {"state", "scheduleTime", "lastAttemptTime", "status", "userUpdateTime"}
 
@@ -38,6 +40,9 @@ class GoogleNights:
         google.handlers |= {
             **{f"run.projects.locations.services.{verb}": getattr(self, f"_{verb}_service") for verb in _OF_SERVICES},
             **{f"cloudscheduler.projects.locations.jobs.{verb}": getattr(self, f"_{verb}_job") for verb in _OF_JOBS},
+            "cloudscheduler.projects.locations.list": lambda _: {
+                "locations": [{"locationId": each} for each in REGIONS]
+            },
             "iamcredentials.projects.serviceAccounts.generateIdToken": lambda _: {"token": ID_TOKEN},
         }
 
@@ -145,6 +150,7 @@ NEEDED = {
         "cloudscheduler.projects.locations.jobs.delete": ("cloudscheduler.jobs.delete",),
         "cloudscheduler.projects.locations.jobs.get": ("cloudscheduler.jobs.get",),
         "cloudscheduler.projects.locations.jobs.patch": ("cloudscheduler.jobs.update",),
+        "cloudscheduler.projects.locations.list": ("cloudscheduler.locations.list",),
         "run.projects.locations.services.delete": ("run.services.delete",),
         "run.projects.locations.services.get": ("run.services.get",),
         "run.projects.locations.services.patch": ("run.services.create", "run.services.update"),

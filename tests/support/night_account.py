@@ -82,7 +82,7 @@ class NightAccount(GuardedAccount):
             if b"StackName=spotrun-night-" in body and b"Action=CreateStack" in body:
                 self._make_by_hand(body)
             if b"StackName=spotrun-night-" in body and b"Action=UpdateStack" in body:
-                self._parameters = _parameters_in(body)
+                self._change_by_hand(body)
             if b"Action=DeleteStack" in body:
                 self._remove_by_hand()
             return super()._answer(environ, start_response)
@@ -103,6 +103,14 @@ class NightAccount(GuardedAccount):
             scheduler.create_schedule_group(Name=name_of(self._parameters["Night"]))
             for resource in ("Begin", "BeginAgain", "Tick"):
                 scheduler.create_schedule(**template.properties(resource))
+
+    def _change_by_hand(self, body: bytes) -> None:
+        self._parameters = _parameters_in(body)
+        template = Template("night", **self._parameters)
+        with self.as_administrator():
+            scheduler = boto3.client("scheduler", region_name=REGION)
+            for resource in ("Begin", "BeginAgain"):
+                scheduler.update_schedule(**template.properties(resource))
 
     def _remove_by_hand(self) -> None:
         night = name_of(self._parameters["Night"])

@@ -17,6 +17,8 @@ from spotrun.clouds.aws.calls import Region
 
 TICK = "tick"
 """The name of the schedule in the night's own group."""
+EACH_MINUTE = "rate(1 minute)"
+"""The times of that schedule, as in night.yaml."""
 WARNING = "EC2 Spot Instance Interruption Warning"
 NEWS = (WARNING, "EC2 Instance Rebalance Recommendation", "EC2 Instance State-change Notification")
 _NOBODY = "i-00000000000000000"

@@ -22,7 +22,7 @@ from typing import Any
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.night_alarm import TICK, name_of
+from spotrun.clouds.aws.night_alarm import EACH_MINUTE, TICK, name_of
 from spotrun.clouds.error_kinds import AlreadyThere, NotThere
 from spotrun.clouds.patience import Patience
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
@@ -40,7 +40,8 @@ SOUND = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 States in which a stack can be updated. In a state that ends with _IN_PROGRESS, a stack is being changed, and this
 module waits for the change to end. In any other state a stack cannot be updated, so it is deleted and created again.
 """
-SCHEDULES = ("begin", "begin-again", TICK)
+BEGIN, BEGIN_AGAIN = "begin", "begin-again"
+FUNCTION = "the function"
 _DELETED: Mapping[str, Any] = {"StackStatus": "DELETE_COMPLETE"}
 _TAG = "spotrun:night"
 _RIGHT = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
@@ -101,9 +102,9 @@ class NightStack:
         }
         for _ in range(RACES_MAX):
             found = self._at_rest()
-            missing = [] if found is None else self.missing()
-            if found is not None and (missing or found["StackStatus"] not in SOUND):
-                why = f"{', '.join(missing)} is gone" if missing else f"it is {found['StackStatus']}"
+            broken = [] if found is None else self.broken(parameters_of(found))
+            if found is not None and (broken or found["StackStatus"] not in SOUND):
+                why = ", ".join(broken) or f"it is {found['StackStatus']}"
                 say(f"removing the stack {stack} first, because {why}")
                 self.delete(found)
                 found = None
@@ -182,25 +183,40 @@ class NightStack:
             self._sleep(found, until_s)
         return found
 
-    def missing(self) -> list[str]:
-        """Return the names of the resources of the stack that a user has deleted by hand."""
+    def broken(self, parameters: Mapping[str, str]) -> list[str]:
+        """
+        Return what a user has deleted or changed by hand in the stack, which has these parameters, so that no call or
+        another call is made: `the rule is gone`. A resource that the user is not allowed to read counts as sound.
+
+        CloudFormation undoes none of this when it updates a stack:
+        https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-cfn-stack-drift.html
+        """
         name, region = self.name, self._region
-        parts: dict[str, Callable[[], Any]] = {
-            "the function": lambda: region.functions.get_function(FunctionName=name),
+        expressions = {
+            BEGIN: (parameters.get("Expression"), parameters.get("Zone")),
+            BEGIN_AGAIN: (parameters.get("ExpressionAgain"), parameters.get("Zone")),
+            TICK: (EACH_MINUTE, None),
+        }
+        looks: dict[str, Callable[[], Any]] = {
+            FUNCTION: lambda: region.functions.get_function(FunctionName=name),
             "the rule": lambda: region.events.describe_rule(Name=name),
             **{f"the role {role}": partial(_role, region, role) for role in (name, f"spotrun-clock-{self._night}")},
-            **{f"the schedule {each}": partial(_schedule, region, name, each) for each in SCHEDULES},
+            **{f"the schedule {each}": partial(_schedule, region, name, each) for each in expressions},
         }
-        return [part for part, look in parts.items() if not self._is_there(part, look)]
+        faults: dict[str, Callable[[Mapping[str, Any]], str]] = {
+            FUNCTION: _function_fault,
+            **{f"the schedule {each}": partial(_schedule_fault, name, times) for each, times in expressions.items()},
+        }
+        found = {part: self._fault(part, look, faults.get(part, _no_fault)) for part, look in looks.items()}
+        return [f"{part} {fault}" for part, fault in found.items() if fault]
 
-    def _is_there(self, part: str, look: Callable[[], Any]) -> bool:
+    def _fault(self, part: str, look: Callable[[], Any], fault: Callable[[Mapping[str, Any]], str]) -> str:
         try:
-            ask(self._region, f"read {part}", look)
+            return fault(ask(self._region, f"read {part}", look))
         except NotThere:
-            return False
+            return "is gone"
         except AccessDenied:
-            return True  # without the right to read the part, trust the stack
-        return True
+            return ""
 
     def _wait(self, stack: str, wanted: tuple[str, ...]) -> None:
         """
@@ -260,3 +276,30 @@ def _role(region: Region, name: str) -> Any:
 
 def _schedule(region: Region, group: str, name: str) -> Any:
     return region.scheduler.get_schedule(Name=name, GroupName=group)
+
+
+def _no_fault(found: Mapping[str, Any]) -> str:
+    return ""
+
+
+def _function_fault(found: Mapping[str, Any]) -> str:
+    """
+    Return "is throttled" if the function's reserved concurrency is 0, so that it takes no calls. Lambda's console sets
+    this with the button Throttle: https://docs.aws.amazon.com/lambda/latest/api/API_PutFunctionConcurrency.html
+    """
+    return "is throttled" if found.get("Concurrency", {}).get("ReservedConcurrentExecutions") == 0 else ""
+
+
+def _schedule_fault(function: str, times: tuple[str | None, str | None], found: Mapping[str, Any]) -> str:
+    """
+    Return why a schedule does not call the function at these times, an expression and its time zone, which are None if
+    unknown. The schedule of each minute, which has no time zone, may be disabled: the function itself switches it on
+    and off.
+    """
+    target = str(found["Target"]["Arn"])
+    if target.rpartition(":function:")[2] != function:
+        return f"calls another target, {target}"
+    known = (found["ScheduleExpression"], found.get("ScheduleExpressionTimezone"))
+    if any(wanted not in (None, is_now) for wanted, is_now in zip(times, known, strict=True)):
+        return "calls at other times than it should"
+    return "is disabled" if found["State"] == "DISABLED" and times[1] else ""

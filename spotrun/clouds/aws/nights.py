@@ -76,6 +76,17 @@ def _is_of(stack: Mapping[str, Any], store: str) -> bool:
     return address.parse(known) == address.parse(store)
 
 
+def _function_trouble(function: Mapping[str, Any] | None, name: str, parameters: Mapping[str, str]) -> str:
+    """Return one sentence about why the function `name` does not execute what was installed; "" if it does."""
+    function = function or {}
+    if parameters.get("Code", wanted := function.get("CodeSha256")) != wanted:
+        return f"the code of the function {name} is not what was installed: {ANEW}"
+    if function.get("LastUpdateStatus") == "Failed":
+        why = function.get("LastUpdateStatusReason", "Lambda gives no reason")
+        return f"the last update of the function {name} failed: {why}: {ANEW}"
+    return ""
+
+
 class AwsNights:
     """Installs, describes and removes the nights in one region of AWS."""
 
@@ -166,12 +177,9 @@ class AwsNights:
             return f"the stack {stack} is {found['StackStatus']}: {ANEW}"
         if any(known.get(key, wanted) != wanted for key, wanted in _times(night).items()):
             return f"the night is called at other times than it should, because an installation was interrupted: {ANEW}"
-        if missing := self._stack(night.name).missing():
-            return f"{', '.join(missing)} of the stack {stack} is gone: {ANEW}"
-        function = self._stack(night.name).function() or {}
-        if known.get("Code", wanted := function.get("CodeSha256")) != wanted:
-            return f"the code of the function {stack} is not what was installed: {ANEW}"
-        return ""
+        if broken := self._stack(night.name).broken(known):
+            return f"of the stack {stack}, {', '.join(broken)}: {ANEW}"
+        return _function_trouble(self._stack(night.name).function(), stack, known)
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         stack = self._stack(name)

@@ -116,9 +116,10 @@ _POLICY = "ask the administrator of the organization for an exception, or name a
 _BY_CONSTRAINT = {
     "compute.vmExternalIpAccess": "set gcp.external_address to false, or ask the organization for an exception",
     "compute.requireShieldedVm": "set gcp.secure_boot to true, and gcp.image to one that supports it",
+    "run.allowedIngress": "ask the organization to allow the ingress `all`; callers of a night still need run.invoker",
     "compute.restrictSharedVpcSubnetworks": "set gcp.subnetwork to the path of a subnetwork that the policy allows",
 }
-"""Constraints of organization policies that a key of the job satisfies, each with the key."""
+"""Constraints of organization policies, each with the key of the job that satisfies it, or with what to ask for."""
 
 _THERE_ALREADY = ("alreadyExists", "duplicate", "RESOURCE_ALREADY_EXISTS")
 ERRORS_BY_CODE = by_code(

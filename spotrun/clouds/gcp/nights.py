@@ -17,6 +17,7 @@ https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.job
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -33,11 +34,19 @@ from spotrun import address
 from spotrun.clock import Clock
 from spotrun.clouds.archive import FunctionRuntime, archive_for
 from spotrun.clouds.error_kinds import AlreadyThere, BadImage, CredentialsRefused, NotThere
-from spotrun.clouds.gcp.calls import CREDENTIALS, RUN, SCHEDULER, Call, Google
+from spotrun.clouds.gcp.calls import CREDENTIALS, IAM, RUN, SCHEDULER, Call, Google
 from spotrun.clouds.gcp.config import account_address
 from spotrun.clouds.gcp.control_plane import MEMORY_MB, usd_of_a_night
 from spotrun.clouds.gcp.error_codes import PerimeterForbids, ServiceOff
-from spotrun.clouds.gcp.night_alarm import TICK, GcpAlarm, job_of, name_of
+from spotrun.clouds.gcp.night_alarm import ENABLED, TICK, GcpAlarm, job_of, name_of
+from spotrun.clouds.gcp.night_checks import (
+    INGRESS,
+    Places,
+    call_trouble,
+    job_trouble,
+    require_region,
+    service_trouble,
+)
 from spotrun.clouds.gcp.secret_checks import grant_command
 from spotrun.clouds.night_archives import NightArchives
 from spotrun.clouds.nights import ANEW, Alarm, Function, ScheduleTimes, when_due, when_due_again
@@ -119,6 +128,10 @@ class GcpNights:
                 f"{shown(name)} is too long for a night: its service name, {name_of('…')}, would exceed Google's limit",
                 hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
+        there = Call(SCHEDULER, "GET", f"v1/projects/{self._project}/locations")
+        with self._explained():
+            known = self._google.items("list the regions of Cloud Scheduler", there, "locations")
+        require_region(self._region, (str(each["locationId"]) for each in known))
         found = self._described(name)
         if found is not None and not _is_of(found, store):
             other = _environment(found)[_STORE]
@@ -183,14 +196,45 @@ class GcpNights:
         if not _is_of(found, store):
             other = _environment(found)[_STORE]
             return f"the service {service} calls a night of {other}; `spotrun night rm` removes this night's record"
-        for wanted in self._jobs(night, str(found.get("uri", ""))):
-            job = self._found_job(str(wanted["name"]))
-            title = str(wanted["name"]).rpartition("/")[2]
-            if job is None:
-                return f"the job {title} is gone: {ANEW}"
-            if any(job.get(key) != wanted[key] for key in ("schedule", "timeZone")):
-                return f"the job {title} calls at other times than it should: {ANEW}"
+        return (
+            service_trouble(found, service)
+            or self._account_trouble()
+            or self._archive_trouble(found, store)
+            or self._jobs_trouble(night, str(found.get("uri", "")))
+        )
+
+    def _account_trouble(self) -> str:
+        for account in (account_address(each, self._project) for each in (RUNNER, CLOCK)):
+            try:
+                found = self._ask(
+                    f"read the account {account}", Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{account}")
+                )
+            except NotThere:
+                return f"the account {account} is gone: {_RIGHTS}"
+            except AccessDenied:
+                continue  # without the right to read it, trust the account
+            if found.get("disabled", False):
+                return f"the account {account} is disabled: gcloud iam service-accounts enable {account}"
         return ""
+
+    def _archive_trouble(self, service: Mapping[str, Any], store: str) -> str:
+        name = _environment(service)[_ARCHIVE].rpartition("/")[2]
+        if NightArchives(store, self._clock).has(name):
+            return ""
+        return f"{name}, the code of the service, is gone from the store: {ANEW}"
+
+    def _jobs_trouble(self, night: Night, uri: str) -> str:
+        jobs: dict[str, Mapping[str, Any]] = {}
+        for kind, wanted in zip((BEGIN, AGAIN, TICK), self._jobs(night, uri), strict=True):
+            job = self._found_job(str(wanted["name"]))
+            if job is None:
+                return f"the job {job_of(night.name, kind)} is gone: {ANEW}"
+            if trouble := job_trouble(job, wanted, kind == TICK, self._places):
+                return trouble
+            jobs[kind] = job
+        calls = [[jobs[BEGIN], jobs[AGAIN]], *([[jobs[TICK]]] if jobs[TICK]["state"] == ENABLED else [])]
+        told = (call_trouble(each, night.installed_at, name_of(night.name), self._places) for each in calls)
+        return next(filter(None, told), "")
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         """
@@ -257,8 +301,9 @@ class GcpNights:
         condition = (found or {}).get("terminalCondition", {})
         if found is None or condition.get("state") != "CONDITION_SUCCEEDED":
             why = str(condition.get("message") or "Cloud Run does not say why")
-            hint = f"gcloud run services logs read {name_of(name)} --region {self._region} --project {self._project}"
-            raise CloudError(f"the service {name_of(name)} could not be deployed: {why}", hint=hint)
+            raise CloudError(
+                f"the service {name_of(name)} could not be deployed: {why}", hint=self._places.logs(name_of(name))
+            )
         return str(found["uri"])
 
     def _wanted(self, name: str, python: str, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -282,7 +327,7 @@ class GcpNights:
         return {
             "description": "Begins a night of spotrun, and attends to its run.",
             "labels": {"spotrun-night": name},
-            "ingress": "INGRESS_TRAFFIC_ALL",  # from any address, for callers with the role run.invoker
+            "ingress": INGRESS,  # from any address, for callers with the role run.invoker
             "template": template,
         }
 
@@ -384,13 +429,18 @@ class GcpNights:
         told = _json_of(answer)
         if answer.status_code != requests.codes.ok:
             said = f"{told.get('errorType', f'HTTP {answer.status_code}')}: {told.get('errorMessage', 'no message')}"
-            where = f"gcloud run services logs read {name_of(name)} --region {self._region} --project {self._project}"
-            raise CloudError(f"the service {name_of(name)} failed: {said}", hint=where)
+            raise CloudError(f"the service {name_of(name)} failed: {said}", hint=self._places.logs(name_of(name)))
         return told
 
     def _ask(self, action: str, call: Call) -> dict[str, Any]:
-        try:
+        with self._explained():
             return self._google.ask(action, call)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """If Google refuses the calls in the block, give advice about nights instead of advice about instances."""
+        try:
+            yield
         except (ServiceOff, PerimeterForbids, CredentialsRefused, NotThere, AlreadyThere):
             raise
         except AccessDenied as error:
@@ -404,6 +454,10 @@ class GcpNights:
     @cached_property
     def _project(self) -> str:
         return self._google.project(self._named)
+
+    @property
+    def _places(self) -> Places:
+        return Places(self._region, self._project, _RIGHTS)
 
     @property
     def _place(self) -> str:
