@@ -65,6 +65,12 @@ class Alarm(Protocol):
     def hear(self, instance_ids: Collection[str]) -> None:
         """Have the cloud call the runner immediately when an event of one of these instances occurs."""
 
+    def wrong(self) -> str:
+        """
+        Return one sentence about a schedule that should call the runner for a night and will not; "" if each will. The
+        runner can report this only while another schedule still calls it.
+        """
+
 
 class Function(NamedTuple):
     """

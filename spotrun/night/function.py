@@ -45,7 +45,7 @@ from spotrun.folder.night_record import BY_HAND, BegunNight, NightRecord, Number
 from spotrun.folder.pace import BY_THE_MINUTE
 from spotrun.night.counts import CallCounter, since_start_s
 from spotrun.night.news import Addresses, NightNews
-from spotrun.notify.news import late_night, night
+from spotrun.notify.news import News, late_night, night, uncalled_night
 from spotrun.run.entry_bytes import parted
 from spotrun.run.events import NoticeSeen
 from spotrun.run.state import RunState
@@ -181,6 +181,8 @@ class Attendant:
         answer = {**self._attend(again=True), "night": due}
         if self._troubles:
             raise CloudError("; ".join(self._troubles), hint="the cloud will call the function again")
+        if not event.get("by_hand") and (wrong := self._tell_what_does_not_call(event)):
+            answer["trouble"] = "; ".join(filter(None, [answer.get("trouble"), *wrong]))
         return answer
 
     def _tell_that_it_is_late(self, event: Mapping[str, Any], error: SpotrunError) -> None:
@@ -191,16 +193,34 @@ class Attendant:
         Raises:
             CloudError: a receiver could not be notified. The message also says why the night could not begin (`error`).
         """
-        now = self._clock.now()
         try:
-            due = self._pin.night.due(_moment(event.get("due"), now))
-            news, told = late_night(self._name, due, now, error.one_line), RunSpec.from_dict(self._pin.night.spec)
-            unheard = NightNews(told, self._record.store, self._signer, self._addresses).tell((), news)
+            unheard = self._tell_of_the_night(late_night, event, error.one_line)
         except SpotrunError as failure:
             unheard = [failure.one_line]
         if unheard:
             hint = "the cloud will call the function again"
             raise CloudError("; ".join([error.one_line, *unheard]), hint=hint) from error
+
+    def _tell_what_does_not_call(self, event: Mapping[str, Any]) -> list[str]:
+        """
+        Notify the job's receivers if a schedule that should call the function for a night will not. Return what is
+        wrong. The night itself has begun, so a notification that fails is only part of that.
+        """
+        try:
+            wrong = self._alarm.wrong()
+            return [wrong, *self._tell_of_the_night(uncalled_night, event, wrong)] if wrong else []
+        except SpotrunError as failure:
+            return [failure.one_line]
+
+    def _tell_of_the_night(
+        self, news_of: Callable[[str, str, datetime, str], News], event: Mapping[str, Any], why: str
+    ) -> list[str]:
+        """Send a notification about the night that `event` begins. Return a sentence for each failed delivery."""
+        now = self._clock.now()
+        due = self._pin.night.due(_moment(event.get("due"), now))
+        told = RunSpec.from_dict(self._pin.night.spec)
+        news = NightNews(told, self._record.store, self._signer, self._addresses)
+        return news.tell((), news_of(self._name, due, now, why))
 
     def _begin(self, event: Mapping[str, Any]) -> str:
         """

@@ -104,6 +104,16 @@ def late_night(name: str, due: str, at: datetime, why: str) -> News:
     return News(int(due.replace("-", "")), "night", at, name, sentence)
 
 
+def uncalled_night(name: str, due: str, at: datetime, why: str) -> News:
+    """
+    Return the notification that the night of the date `due` is under way, but a later one may not begin.
+
+    Like late_night, it belongs to no ledger entry. It has the same id: a date gets one of the two.
+    """
+    sentence = f"the night of {due} is under way, but the next one may not begin: {why}; `spotrun night ls` says what to type"
+    return News(int(due.replace("-", "")), "night", at, name, sentence)
+
+
 def _work(summary: RunSummary) -> str:
     """Describe how much work was kept, and its cost per epoch or per hour."""
     hour = summary.total.usd_per_productive_hour

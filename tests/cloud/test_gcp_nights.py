@@ -538,6 +538,17 @@ def test_a_night_tells_what_becomes_of_it_at_an_address_that_is_in_secret_manage
     assert world.google.counts[ACCESS] <= 20, "only where there is news"
 
 
+def test_paused_job_is_reported_once_while_another_job_still_calls(world: GcpNightWorld, server: WebhookServer) -> None:
+    world.google.iam.secrets.put(HOOK, f"{server.url}services/T0/B0/cNryAddress")
+    world.install(notify=[{"webhook": "$SLACK_WEBHOOK"}])
+    job_of(world, "again").update(state="PAUSED")
+    world.is_quiet_until(world.next_due())
+    world.passes(130)
+    require_one_clean_night(world)
+    (warning,) = [each.json["sentence"] for each in server.posted if "may not begin" in each.json["sentence"]]
+    assert "the job spotrun-night-resnet50-again is PAUSED; `spotrun night ls` says" in warning
+
+
 def test_foreign_record_is_reported_to_the_webhooks_of_the_installed_one(
     world: GcpNightWorld, server: WebhookServer
 ) -> None:

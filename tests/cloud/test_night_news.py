@@ -243,6 +243,15 @@ def test_night_without_its_schedule_and_an_undelivered_webhook_are_reported(
     assert server.posted[-1].json["sentence"].partition(": ")[2] in said
 
 
+def test_schedule_that_calls_no_later_night_is_reported_once(world: NightWorld, server: WebhookServer) -> None:
+    world.aws.due["begin-again"] = "DISABLED"
+    world.passes(130)
+    require_one_clean_night(world)
+    (warning,) = [each.json["sentence"] for each in server.posted if "may not begin" in each.json["sentence"]]
+    assert "the schedule spotrun-night-resnet50/begin-again is disabled; `spotrun night ls` says" in warning
+    assert any("begin-again is disabled" in each.get("trouble", "") for each in world.answers)
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [

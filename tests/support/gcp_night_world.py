@@ -29,6 +29,7 @@ from tests.support.plain_google import PlainGoogle
 
 REGION, TYPE = "us-central1", "g2-standard-4"
 JOB = f"projects/{PROJECT}/locations/{REGION}/jobs/{job_of(NAME, TICK)}"
+DUE = tuple(f"projects/{PROJECT}/locations/{REGION}/jobs/{job_of(NAME, kind)}" for kind in ("begin", "again"))
 DENIED = Refusal(403, "forbidden", "Required permission is gone by the test")
 
 
@@ -45,6 +46,7 @@ class GcpNightWorld(NightWorld):
         self.account = self.google = PlainGoogle(self.clock)
         self.called = GoogleNights(self.google)
         self.called.jobs[JOB] = {"name": JOB, "schedule": "* * * * *", "state": "PAUSED"}
+        self.called.jobs |= {name: {"name": name, "state": "ENABLED"} for name in DUE}
         self.google.fault = self._met
         self.google.reach(monkeypatch)
         monkeypatch.setattr(gcs, "GcsStore", self._opened)
@@ -58,7 +60,7 @@ class GcpNightWorld(NightWorld):
         return None
 
     def new_alarm(self) -> Alarm:
-        return GcpAlarm(Google(self.clock), JOB)
+        return GcpAlarm(Google(self.clock), JOB, DUE)
 
     @property
     def is_called_each_minute(self) -> bool:

@@ -27,7 +27,7 @@ from spotrun.boot import upload
 from spotrun.boot.wheel import Wheel
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.cloud import Aws
-from spotrun.clouds.aws.night_alarm import TICK, WARNING, AwsAlarm, name_of
+from spotrun.clouds.aws.night_alarm import BEGIN, BEGIN_AGAIN, TICK, WARNING, AwsAlarm, name_of
 from spotrun.clouds.aws.nights import FUNCTION_S, expression, expression_again
 from spotrun.clouds.nights import Alarm
 from spotrun.errors import SpotrunError, StoreError
@@ -116,6 +116,7 @@ class CallingAws(PlainAws):
     def __init__(self, clock: WorldClock) -> None:
         super().__init__(clock)
         self.minutes = "DISABLED"
+        self.due = dict.fromkeys((BEGIN, BEGIN_AGAIN), "ENABLED")
         self.listens = False
         self.pattern = ""
 
@@ -128,10 +129,10 @@ class CallingAws(PlainAws):
         return own[operation](asked)
 
     def _schedule(self, asked: dict[str, Any]) -> dict[str, Any]:
-        assert asked == {"Name": TICK, "GroupName": name_of(NAME)}
+        assert asked["GroupName"] == name_of(NAME)
         return {
             **asked,
-            "State": self.minutes,
+            "State": {TICK: self.minutes, **self.due}[asked["Name"]],
             "ScheduleExpression": "rate(1 minute)",
             "FlexibleTimeWindow": {"Mode": "OFF"},
             "Target": {"Arn": "arn", "RoleArn": "role"},

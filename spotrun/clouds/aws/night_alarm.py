@@ -10,13 +10,17 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-no
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
+from typing import Any
 
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.error_kinds import NotThere
 
 TICK = "tick"
 """The name of the schedule in the night's own group."""
+BEGIN, BEGIN_AGAIN = "begin", "begin-again"
+"""The names of the schedules that call the function when a night is due."""
 EACH_MINUTE = "rate(1 minute)"
 """The times of that schedule, as in night.yaml."""
 WARNING = "EC2 Spot Instance Interruption Warning"
@@ -83,10 +87,24 @@ class AwsAlarm:
         self._region.ask(f"change the rule {self._name}", rule)
         self._heard = wanted
 
+    def wrong(self) -> str:
+        for name in (BEGIN, BEGIN_AGAIN):
+            try:
+                found = self._schedule(name)
+            except NotThere:
+                return f"the schedule {self._name}/{name} is gone"
+            if found["State"] == "DISABLED":
+                return f"the schedule {self._name}/{name} is disabled"
+        return ""
+
+    def _schedule(self, name: str) -> Mapping[str, Any]:
+        look = partial(self._region.scheduler.get_schedule, Name=name, GroupName=self._name)
+        found: Mapping[str, Any] = self._region.ask(f"read the schedule {self._name}/{name}", look)
+        return found
+
     def _switch(self, state: str) -> None:
-        named = {"Name": TICK, "GroupName": self._name}
         what = f"schedule {self._name}/{TICK}"
-        found = self._region.ask(f"read the {what}", lambda: self._region.scheduler.get_schedule(**named))
+        found = self._schedule(TICK)
         if found["State"] != state:
             same = {key: found[key] for key in _OF_A_SCHEDULE if found.get(key) is not None}
             self._region.ask(

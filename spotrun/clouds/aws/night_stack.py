@@ -22,7 +22,7 @@ from typing import Any
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.night_alarm import EACH_MINUTE, TICK, name_of
+from spotrun.clouds.aws.night_alarm import BEGIN, BEGIN_AGAIN, EACH_MINUTE, TICK, name_of
 from spotrun.clouds.error_kinds import AlreadyThere, NotThere
 from spotrun.clouds.patience import Patience
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
@@ -40,7 +40,6 @@ SOUND = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 States in which a stack can be updated. In a state that ends with _IN_PROGRESS, a stack is being changed, and this
 module waits for the change to end. In any other state a stack cannot be updated, so it is deleted and created again.
 """
-BEGIN, BEGIN_AGAIN = "begin", "begin-again"
 FUNCTION = "the function"
 _DELETED: Mapping[str, Any] = {"StackStatus": "DELETE_COMPLETE"}
 _TAG = "spotrun:night"

@@ -7,8 +7,9 @@ https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.job
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.gcp.calls import SCHEDULER, Call, Google
 from spotrun.errors import CloudError
 
@@ -28,16 +29,18 @@ def job_of(night: str, kind: str) -> str:
 
 class GcpAlarm:
     """
-    An Alarm that consists of a Cloud Scheduler job, `job`, which fires each minute.
+    An Alarm that consists of a Cloud Scheduler job, `job`, which fires each minute. `others` are the jobs that fire
+    when a night is due.
 
     Google sends a notice only to the instance itself. The agent there writes it into the ledger, where the runner reads
     it at its next call, within a minute. That is early enough, because Google gives notice two minutes before it takes
     the instance.
     """
 
-    def __init__(self, google: Google, job: str) -> None:
+    def __init__(self, google: Google, job: str, others: Sequence[str] = ()) -> None:
         self._google = google
         self._job = job
+        self._others = others
         self._is_on: bool | None = None
 
     def on(self, *, again: bool = False) -> None:
@@ -52,19 +55,30 @@ class GcpAlarm:
     def hear(self, instance_ids: Collection[str]) -> None:
         """Do nothing, because Google sends no events about instances."""
 
+    def wrong(self) -> str:
+        for job in self._others:
+            title = job.rpartition("/")[2]
+            try:
+                state = self._state(job)
+            except NotThere:
+                return f"the job {title} is gone"
+            if state != ENABLED:
+                return f"the job {title} is {state}"
+        return ""
+
     def _switch(self, state: str) -> None:
         """Pause or resume the job. Do nothing if it is in this state already, because Google would refuse the call."""
-        if self._state() == state:
+        if self._state(self._job) == state:
             return
         verb = _VERBS[state]
         try:
             self._google.ask(f"{verb} the job {self._name}", Call(SCHEDULER, "POST", f"v1/{self._job}:{verb}", body={}))
         except CloudError:
-            if self._state() != state:
+            if self._state(self._job) != state:
                 raise
 
-    def _state(self) -> str:
-        found = self._google.ask(f"read the job {self._name}", Call(SCHEDULER, "GET", f"v1/{self._job}"))
+    def _state(self, job: str) -> str:
+        found = self._google.ask(f"read the job {job.rpartition('/')[2]}", Call(SCHEDULER, "GET", f"v1/{job}"))
         return str(found.get("state", ""))
 
     @property

@@ -253,7 +253,8 @@ class GcpNights:
         NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say)
 
     def alarm(self, name: str) -> Alarm:
-        return GcpAlarm(self._google, self._job(name, TICK))
+        due = [self._job(name, kind) for kind in (BEGIN, AGAIN)]
+        return GcpAlarm(self._google, self._job(name, TICK), due)
 
     def usd(self, hours: float) -> Decimal:
         return usd_of_a_night(hours)
