@@ -110,7 +110,9 @@ def uncalled_night(name: str, due: str, at: datetime, why: str) -> News:
 
     Like late_night, it belongs to no ledger entry. It has the same id: a date gets one of the two.
     """
-    sentence = f"the night of {due} is under way, but the next one may not begin: {why}; `spotrun night ls` says what to type"
+    sentence = (
+        f"the night of {due} is under way, but the next one may not begin: {why}; `spotrun night ls` says what to type"
+    )
     return News(int(due.replace("-", "")), "night", at, name, sentence)
 
 

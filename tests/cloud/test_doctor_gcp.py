@@ -550,6 +550,25 @@ def test_a_bucket_without_uniform_access_is_found(account: GcpAccount, clock: Ma
     assert failures(examined(clock, service_account=SHARED)) == {}
 
 
+@pytest.mark.parametrize(
+    ("facts", "name", "verdict", "words"),
+    [
+        ({"billing": {"requesterPays": True}}, "requester pays", Verdict.FAILED, "--no-requester-pays"),
+        ({"ipFilter": {"mode": "Enabled"}}, "ip filter", Verdict.WARNED, "--clear-ip-filter"),
+        ({"encryption": {"defaultKmsKeyName": "projects/p/k"}}, "bucket key", Verdict.OK, "projects/p/k"),
+        ({"storageClass": "COLDLINE"}, "storage class", Verdict.WARNED, "until it is 90 days old"),
+        ({"hierarchicalNamespace": {"enabled": True}}, "hierarchical namespace", Verdict.WARNED, "empty folders"),
+    ],
+)
+def test_setting_of_the_bucket_that_costs_or_refuses_is_named(
+    account: GcpAccount, clock: ManualClock, facts: dict[str, Any], name: str, verdict: Verdict, words: str
+) -> None:
+    account.iam.bucket |= {"storageClass": "STANDARD", "ipFilter": {"mode": "Disabled"}, **facts}
+    finding = examined(clock)[name]
+    assert finding.verdict is verdict
+    assert words in f"{finding.detail} {finding.hint}"
+
+
 def test_a_bucket_that_is_not_there_is_found(account: GcpAccount, clock: ManualClock) -> None:
     found = failures(examined(clock, store="gs://nobodys/runs"))
     assert found["bucket"].detail == "there is no bucket gs://nobodys"

@@ -13,6 +13,8 @@ from spotrun.doctor.finding import Finding, failed, ok, warned
 from spotrun.errors import CloudError
 from spotrun.units import count_of
 
+_LEAST_DAYS = {"NEARLINE": 30, "COLDLINE": 90, "ARCHIVE": 365}
+"""Minimum days for which an object of a class is billed: https://cloud.google.com/storage/docs/storage-classes."""
 _MAKE = "use --store with an existing bucket (infra/gcp/README.md makes one)"
 
 
@@ -22,11 +24,57 @@ def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_acc
         facts = account_checks.bucket_facts(google, bucket)
     except NotThere as error:
         raise CloudError(f"there is no bucket gs://{bucket}", hint=_MAKE) from error
+    yield from _payer(facts, bucket)
+    yield from _filter(facts, bucket)
+    yield from _key(facts, bucket)
+    yield from _class(facts, bucket)
+    yield from _namespace(facts, bucket)
     yield from _soft_delete(facts, bucket)
     yield from _retention(facts, bucket)
     if own_accounts:
         yield from _access(facts, bucket)
     yield from _distance(facts, regions)
+
+
+def _payer(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
+    """Check that requests need not name a project that pays: https://cloud.google.com/storage/docs/requester-pays."""
+    if facts.get("billing", {}).get("requesterPays", False):
+        what = f"each request to gs://{bucket} has to name a project that pays, which spotrun's requests do not"
+        hint = f"gcloud storage buckets update gs://{bucket} --no-requester-pays, or use another bucket"
+        yield failed("requester pays", CloudError(what, hint=hint))
+
+
+def _filter(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
+    """Warn if the bucket takes requests only from some addresses: https://cloud.google.com/storage/docs/ip-filtering-overview."""
+    if facts.get("ipFilter", {}).get("mode") == "Enabled":
+        what = f"gs://{bucket} takes requests only from some addresses, and refuses all others like a missing right"
+        clear = f"gcloud storage buckets update gs://{bucket} --clear-ip-filter"
+        yield warned("ip filter", what, f"admit this machine and the instances' network, or: {clear}")
+
+
+def _key(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
+    """Name the customer's key, if there is one: https://cloud.google.com/storage/docs/encryption/customer-managed-keys."""
+    key = str(facts.get("encryption", {}).get("defaultKmsKeyName", ""))
+    if key:
+        yield ok("bucket key", f"new objects are encrypted with {key}; while it is disabled, no run can read or write")
+
+
+def _class(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
+    """Warn of a class whose deleted objects stay billed for a minimum duration."""
+    name = str(facts.get("storageClass", ""))
+    if (least := _LEAST_DAYS.get(name)) is not None:
+        what = f"{name}: a checkpoint that a run deletes is billed until it is {least} days old, and reads cost extra"
+        hint = f"gcloud storage buckets update gs://{bucket} --default-storage-class=STANDARD"
+        yield warned("storage class", what, hint)
+
+
+def _namespace(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
+    """Warn of a hierarchical namespace, which cannot be turned off: https://cloud.google.com/storage/docs/hns-overview."""
+    if facts.get("hierarchicalNamespace", {}).get("enabled", False):
+        what = (
+            f"gs://{bucket} has a hierarchical namespace: the empty folders of runs stay when their objects are deleted"
+        )
+        yield warned("hierarchical namespace", what, f"delete them by hand, or {_MAKE}")
 
 
 def _soft_delete(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
