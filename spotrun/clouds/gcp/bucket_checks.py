@@ -45,7 +45,10 @@ def _payer(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 
 def _filter(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
-    """Warn if the bucket takes requests only from some addresses: https://cloud.google.com/storage/docs/ip-filtering-overview."""
+    """
+    Warn if the bucket takes requests only from some addresses:
+    https://cloud.google.com/storage/docs/ip-filtering-overview
+    """
     if facts.get("ipFilter", {}).get("mode") == "Enabled":
         what = f"gs://{bucket} takes requests only from some addresses, and refuses all others like a missing right"
         clear = f"gcloud storage buckets update gs://{bucket} --clear-ip-filter"
@@ -53,7 +56,9 @@ def _filter(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 
 def _key(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
-    """Name the customer's key, if there is one: https://cloud.google.com/storage/docs/encryption/customer-managed-keys."""
+    """
+    Name the customer's key, if there is one: https://cloud.google.com/storage/docs/encryption/customer-managed-keys
+    """
     key = str(facts.get("encryption", {}).get("defaultKmsKeyName", ""))
     if key:
         yield ok("bucket key", f"new objects are encrypted with {key}; while it is disabled, no run can read or write")
@@ -69,7 +74,9 @@ def _class(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 
 def _namespace(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
-    """Warn of a hierarchical namespace, which cannot be turned off: https://cloud.google.com/storage/docs/hns-overview."""
+    """
+    Warn of a hierarchical namespace, which cannot be turned off: https://cloud.google.com/storage/docs/hns-overview
+    """
     if facts.get("hierarchicalNamespace", {}).get("enabled", False):
         what = (
             f"gs://{bucket} has a hierarchical namespace: the empty folders of runs stay when their objects are deleted"
