@@ -73,7 +73,6 @@ def test_a_value_is_refused_and_not_shown(secrets: Any) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"secrets": ["A"], "envs": {"A": "1"}}, "also in envs"),
         ({"secrets": ["SPOTRUN_RUN"]}, "belong to spotrun"),
         ({"secrets": ["1A"]}, "not a variable name"),
         ({"secrets": ["A", {"B": "env:C"}, {"D": None}]}, r"write \{A: null, B: env:C, D: null\}"),

@@ -159,7 +159,7 @@ def test_a_launch_that_the_credentials_forbid_fails_the_run_and_leaves_nothing(p
         if name == "launch":
             raise AccessDenied("not authorized: ec2:RunInstances")
 
-    last = played.settle(played.runner(before=deny), 5)
+    last = played.settle(played.runner(before=deny), 60)  # each pool is asked once
     assert last.done
     assert played.state.terminal.outcome == "failed"
     assert "RunInstances" in played.state.terminal.detail

@@ -279,8 +279,9 @@ class Aws(Cloud):
         with _sdk():
             from spotrun.clouds.aws.calls import Region
             from spotrun.clouds.aws.usual_store import usual_store
-        clock = system_clock()
-        return usual_store([Region(name, clock) for name in self.regions(spec, wish)])
+        regions, clock = self.regions(spec, wish), system_clock()
+        self._require(regions)
+        return usual_store([Region(name, clock) for name in regions])
 
     def reachable(self, store: str) -> str:
         if not isinstance(address.parse(store), address.BucketAddress):
