@@ -122,17 +122,19 @@ class GcsStore(BucketStore):
     def _facts(self) -> StoreFacts:
         """
         Read the bucket's properties. This needs the permission storage.buckets.get, which the roles for objects do not
-        include.
+        include. A client that has read a bucket's properties reads them again after each 404, even with `_NO_LOOK`, so
+        this method uses a separate client.
         """
+        bucket = storage.Client().bucket(self._address.bucket)
         try:
-            self._bucket.reload(timeout=_TIMEOUT, retry=None)
+            bucket.reload(timeout=_TIMEOUT, retry=None)
         except api.Forbidden:
             unsaid = UnknownFact("storage.buckets.get is not allowed")
             return StoreFacts(region=unsaid, versioned=unsaid, expiries=unsaid, key_readers=unsaid)
         return StoreFacts(
-            region=_location(self._bucket),
-            versioned=bool(self._bucket.versioning_enabled),
-            expiries=gcs_expiries(self._bucket.lifecycle_rules, self._root),
+            region=_location(bucket),
+            versioned=bool(bucket.versioning_enabled),
+            expiries=gcs_expiries(bucket.lifecycle_rules, self._root),
             key_readers=self._key_readers(),
         )
 
