@@ -97,8 +97,8 @@ def live(cloud: str, account: Account) -> Decimal:
             told = run(Typed(f"spotrun report {RUN} --json", ""), is_shown=False)
             usd = Decimal(json.loads(told)["total"]["cost_usd"])
             assert 0 < usd <= USD_MAX, f"the day cost ${usd}"
-        except AssertionError as error:
-            troubles.append(str(error))
+        except (AssertionError, subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+            troubles.append(str(error) or "interrupted: what the day made is removed")
         for typed in end:
             try:
                 run(typed)
