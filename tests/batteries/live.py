@@ -21,13 +21,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.support.doc_pages import prints
 from tests.support.repository import ROOT
@@ -97,7 +98,7 @@ def live(cloud: str, account: Account) -> Decimal:
             told = run(Typed(f"spotrun report {RUN} --json", ""), is_shown=False)
             usd = Decimal(json.loads(told)["total"]["cost_usd"])
             assert 0 < usd <= USD_MAX, f"the day cost ${usd}"
-        except (AssertionError, subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+        except (AssertionError, KeyboardInterrupt) as error:
             troubles.append(str(error) or "interrupted: what the day made is removed")
         for typed in end:
             try:
@@ -109,23 +110,26 @@ def live(cloud: str, account: Account) -> Decimal:
 
 
 def _run(typed: Typed, environment: Mapping[str, str], folder: str, *, is_shown: bool = True) -> str:
-    began = time.monotonic()
+    """Run a command, and show its output as it comes. Returns what it printed, without its errors and notes."""
+    began, told = time.monotonic(), ""
     if is_shown:
         print(f"$ {typed.command}", flush=True)
-    done = subprocess.run(
-        ["bash", "-c", typed.command],
-        env=dict(environment),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=COMMAND_WITHIN_S,
-    )
+    command = ["bash", "-c", typed.command]
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=dict(environment), cwd=folder, **pipes) as child:
+        assert child.stdout is not None
+        timer = threading.Timer(COMMAND_WITHIN_S, child.kill)
+        timer.start()
+        for line in child.stdout:
+            told += line
+            if is_shown:
+                print(line, end="", flush=True)
+        timer.cancel()
     if is_shown:
-        print(done.stdout, done.stderr, f"({time.monotonic() - began:.0f} s)", sep="", flush=True)
-    assert done.returncode == 0, f"{typed.command} ended with {done.returncode}"
-    assert not typed.shown or prints(typed.shown, done.stdout), f"the page shows something else:\n{typed.shown}"
-    return done.stdout
+        print(f"({time.monotonic() - began:.0f} s)", flush=True)
+    assert child.returncode == 0, f"{typed.command} ended with {child.returncode}"
+    assert not typed.shown or prints(typed.shown, told), f"the page shows something else:\n{typed.shown}"
+    return told
 
 
 @contextlib.contextmanager
