@@ -1,5 +1,5 @@
 """
-Computes a run's current state as one word, its completed epochs, and whether its attempts were interrupted.
+Computes a run's current state as one word, its completed epochs, and the reasons why its attempts ended.
 """
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from spotrun.instance import EndedBy
-from spotrun.run.events import Cause, EpochsEnd
+from spotrun.run.events import Cause, EpochsEnd, InstanceGone
+from spotrun.run.gang import MemberName
 from spotrun.run.state import Attempt, Epoch, RunState
 
 
@@ -108,12 +109,42 @@ def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
     Return True if the cloud took one or more instances of this attempt.
 
-    Usually the entry that ended the attempt names an interruption as the cause. But if a standby took over before the
-    instance was lost, that entry names the replacement as the cause. In that case the attempt was interrupted if it had
-    a notice, or if the cloud ended one of its instances before the attempt's end was recorded.
+    Usually the entry that ended the attempt names an interruption as the cause. There are two exceptions: a standby
+    took over before the instance was lost, or the other members of a gang missed a member before the cloud reported its
+    end. In these cases the attempt was interrupted if it had a notice, or if the cloud ended one of the instances whose
+    loss ended it.
     """
-    if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
-        return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
-    ends = [member.gone for member in state.members_of(attempt) if member.gone is not None]
-    by_cloud = (gone for gone in ends if gone.ended_by is EndedBy.CLOUD)
-    return attempt.notice is not None or any(gone.ended_at <= attempt.end.known_at for gone in by_cloud)
+    end = attempt.end
+    if end is None or not (end.missing or end.cause is Cause.REPLACED):
+        return end is not None and end.cause is Cause.INTERRUPTED
+    by_cloud = (gone.ended_by is EndedBy.CLOUD for gone in fatal_ends(state, attempt).values())
+    return end.cause is Cause.INTERRUPTED or attempt.notice is not None or any(by_cloud)
+
+
+def fatal_ends(state: RunState, attempt: Attempt) -> dict[MemberName, InstanceGone]:
+    """
+    Return the ends of the instances whose loss ended the attempt: they ended before the attempt's end was recorded, or
+    the rest of the gang missed them and they never trained again. An instance that spotrun itself ended is left out.
+    """
+    assert attempt.end is not None
+    found: dict[MemberName, InstanceGone] = {}
+    for name in attempt.names:
+        member = state.member(name)
+        if member.gone is None or member.condemned is not None or member.released is not None:
+            continue
+        missed = name in attempt.end.missing and state.attempt_of(name) == attempt
+        if missed or member.gone.ended_at <= attempt.end.known_at:
+            found[name] = member.gone
+    return found
+
+
+def cause_of_end(state: RunState, attempt: Attempt) -> Cause | EndedBy:
+    """
+    Return the reason why an attempt ended: `Cause.INTERRUPTED` if the cloud took an instance, and the actor that ended
+    the instance if another one did. Otherwise return the cause that the ledger names.
+    """
+    assert attempt.end is not None
+    if interrupted(state, attempt):
+        return Cause.INTERRUPTED
+    ends = fatal_ends(state, attempt).values() if attempt.end.cause is Cause.EXTERNAL else ()
+    return min(ends, key=lambda gone: gone.ended_at).ended_by if ends else attempt.end.cause

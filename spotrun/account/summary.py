@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from spotrun.account.gaps import Gap, gaps
-from spotrun.account.interruptions import Interruption, interruptions
+from spotrun.account.losses import Loss, losses
 from spotrun.account.outcome import completed_epochs, is_plain, outcome
 from spotrun.account.timeline import DOWNTIME, Activity, Span, account_end, spent, timeline
 from spotrun.account.totals import NOTHING, Bill, Totals, baseline_in_words
@@ -105,7 +105,7 @@ class RunSummary:
     epochs: tuple[Account, ...]
     rest: Account
     total: Account
-    interruptions: tuple[Interruption, ...]
+    losses: tuple[Loss, ...]
     setups: Mapping[int, SetUp]
     ordinals: Mapping[int, int]
     simulated: bool
@@ -154,7 +154,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         epochs=tuple(epochs),
         rest=rest,
         total=Account(**vars(bills[-1]), epoch=None, times=spent(spans), size=created.size, at_home=at_home),
-        interruptions=interruptions(state),
+        losses=losses(state),
         setups={each.number: each.setup for each in state.attempts.values() if each.setup and each.setup.how != "none"},
         ordinals=state.ordinals(),
         simulated=created.simulated,

@@ -202,7 +202,11 @@ class Totals:
             for attempt in state.attempts.values()
             if attempt.end is not None and interrupted(state, attempt)
         )
-        self._steps_redone = Tally(state.steps_redone)
+        self._steps_redone = Tally(
+            (trainer.resumed_at, trainer.steps_redone)
+            for attempt in state.attempts.values()
+            for trainer in attempt.trainers
+        )
 
     def until(self, moment: datetime) -> Bill:
         spot_usd, spot_paid = self._machines[CapacityType.SPOT].until(moment)

@@ -19,12 +19,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from spotrun.account.interruptions import Interruption
+from spotrun.account.losses import Loss
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
 from spotrun.report.gaps import for_programs
 from spotrun.report.tables import plain
-from spotrun.run.events import SetUp
+from spotrun.run.events import Cause, SetUp
 
 
 def report(summary: RunSummary) -> dict[str, Any]:
@@ -41,7 +41,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
         epochs=[figures(epoch) for epoch in summary.epochs],
         unfinished=figures(summary.rest),
         total={**figures(summary.total), "savings": rounded(summary.total.savings)},
-        interruptions=[_interruption(each) for each in summary.interruptions],
+        interruptions=[_loss(each) for each in summary.losses if each.cause is Cause.INTERRUPTED],
+        other_losses=[_loss(each) for each in summary.losses if each.cause is not Cause.INTERRUPTED],
         setups=[setup_figures(attempt, setup) for attempt, setup in summary.setups.items()],
         not_carried=for_programs(summary.gaps),
         assumptions=plain(summary.assumptions),
@@ -76,14 +77,14 @@ def figures(account: Account) -> dict[str, Any]:
     }
 
 
-def _interruption(found: Interruption) -> dict[str, Any]:
+def _loss(found: Loss) -> dict[str, Any]:
     """
-    Return an interruption's figures. Three of them may be None: the notice's lead time if there was no notice, the age
-    of the newest commit if there was no commit before the loss, and the time to the first new step if no new step
-    followed.
+    Return a loss's figures. Three of them may be None: the notice's lead time if there was no notice, the age of the
+    newest commit if there was no commit before the loss, and the time to the first new step if no new step followed.
     """
     return {
         "attempt": found.attempt,
+        "cause": found.cause,
         "members": max(1, len(found.members)),
         **({"lost_members": [*map(str, found.members)]} if found.members else {}),
         "at": found.at,

@@ -8,7 +8,7 @@ from datetime import timedelta
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from spotrun.account.interruptions import Interruption
+from spotrun.account.losses import Loss
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
 from spotrun.folder.machine_use import TypeUse
@@ -33,10 +33,10 @@ from spotrun.report.tables import (
 )
 from spotrun.report.why import capacity_text
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
-from spotrun.run.events import SetUp
+from spotrun.run.events import Cause, SetUp
 
-INTERRUPTIONS_SHOWN = 20
-"""Maximum number of interruptions in the table on the terminal. The other formats list all of them."""
+LOSSES_SHOWN = 20
+"""Maximum number of losses in the table on the terminal. The other formats list all of them."""
 
 
 def show(
@@ -50,7 +50,7 @@ def show(
 
 
 def report(summary: RunSummary, machines: Sequence[TypeUse] = (), calls: RunnerCalls | None = None) -> RenderableType:
-    lost: list[RenderableType] = [interruption_table(summary), Text()] if summary.interruptions else []
+    lost: list[RenderableType] = [loss_table(summary), Text()] if summary.losses else []
     busy: list[RenderableType] = [machine_table(machines), Text()] if machines else []
     return Group(
         Text(headline(summary), style="bold"),
@@ -118,29 +118,47 @@ def _time_cells(account: Account) -> list[str]:
     return [short_duration(time) for time in times]
 
 
-INTERRUPTION_FIGURES = ("notice", "noticed\nafter", "commit\nage", "steps\nlost", "first step\nafter")
+LOSS_FIGURES = ("notice", "noticed\nafter", "commit\nage", "steps\nlost", "first step\nafter")
 
 
-def interruption_table(summary: RunSummary) -> FiguresTable:
-    """Return a table with the cost of each interruption, for the newest `INTERRUPTIONS_SHOWN`."""
-    found = summary.interruptions
-    shown = found[-INTERRUPTIONS_SHOWN:]
+def loss_table(summary: RunSummary) -> FiguresTable:
+    """Return a table with the cost of each loss, for the newest `LOSSES_SHOWN`."""
+    found = summary.losses
+    shown = found[-LOSSES_SHOWN:]
     left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
     ended = dated("training\nended", summary.time_scale)
-    table = figures_table(f"Interruptions{left_out}", ended, ["where", *INTERRUPTION_FIGURES], texts=(0, 1))
+    heads = [*loss_texts(summary), *LOSS_FIGURES]
+    table = figures_table(f"{losses_title(summary)}{left_out}", ended, heads, texts=range(len(loss_texts(summary)) + 1))
     for each in shown:
-        add_row(table, [timestamp(each.at), plain(lost_where(each)), *interruption_cells(each, summary)])
+        add_row(table, [timestamp(each.at), *map(plain, loss_texts(summary, each)), *loss_cells(each, summary)])
     return table
 
 
-def lost_where(found: Interruption) -> str:
-    """Describe where the interruption happened and, for a gang, which members were lost."""
+def losses_title(summary: RunSummary) -> str:
+    return "Interruptions and other losses" if _has_other_losses(summary) else "Interruptions"
+
+
+def loss_texts(summary: RunSummary, found: Loss | None = None) -> list[str]:
+    """
+    Return the cells of a loss that are texts, or the heads of these columns if `found` is None. The column with the
+    causes is left out if all losses are interruptions.
+    """
+    where, cause = ("where", "cause") if found is None else (lost_where(found), str(found.cause))
+    return [where, cause] if _has_other_losses(summary) else [where]
+
+
+def _has_other_losses(summary: RunSummary) -> bool:
+    return any(each.cause is not Cause.INTERRUPTED for each in summary.losses)
+
+
+def lost_where(found: Loss) -> str:
+    """Describe where the loss happened and, for a gang, which members were lost."""
     return ", ".join([f"{found.offering.zone} {capacity_text(found.offering)}", *map(str, found.members)])
 
 
-def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:
+def loss_cells(found: Loss, summary: RunSummary) -> list[str]:
     """
-    Return the cells for the columns in `INTERRUPTION_FIGURES`. For a command without checkpoints, the cells about steps
+    Return the cells for the columns in `LOSS_FIGURES`. For a command without checkpoints, the cells about steps
     are empty.
     """
     no_step = NOTHING if summary.plain else "not yet" if summary.state == "running" else "none"

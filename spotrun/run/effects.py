@@ -249,7 +249,6 @@ def _ready(state: RunState, entry: Entry, event: ev.MemberReady) -> RunState:
 
 
 def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunState:
-    redone = max(0, _last_step_reached(state) - event.step)
     chosen = None if event.commit is None else state.commit(event.commit)
     trainer = Trainer(
         incarnation=event.incarnation,
@@ -257,6 +256,7 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
         commit=event.commit,
         step=event.step,
         in_place=event.in_place,
+        steps_redone=max(0, _last_step_reached(state) - event.step),
         meet=None if event.meet is UNSET else event.meet,
     )
     trainers = (*state.attempts[event.attempt].trainers, trainer)
@@ -265,7 +265,6 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
         state,
         commits=_cut_off(state.commits, -1 if event.commit is None else event.commit),
         epochs=_epochs_until(state.epochs, event.step),
-        steps_redone=state.steps_redone.append((entry.at, redone)) if redone else state.steps_redone,
         restores=state.restores.append((entry.at, 0 if chosen is None else chosen.event.objects)),
     )
 

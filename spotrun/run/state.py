@@ -197,7 +197,8 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
 
     `started_at` is the time at which the trainer's first step was done. A command that reports no steps has its start
     time in `began_at` instead. `in_place` is True if the trainer is a command that continued in the work folder of the
-    previous trainer, without restoring any files.
+    previous trainer, without restoring any files. `steps_redone` is the number of steps that the previous trainer had
+    completed and that this trainer repeats.
 
     `unprotected` is True if no checkpoint can be made, because the command runs Python and no training in it has
     connected to the agent. `unprotected` becomes False when a training reports its first step.
@@ -211,6 +212,7 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     began_at: datetime | None = None
     unprotected: bool = False
     in_place: bool = False
+    steps_redone: int = 0
     meet: Meeting | None = None
     exited: ev.TrainerExited | None = None
     exited_at: datetime | None = None
@@ -448,7 +450,6 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     prune: Prune | None = None
     pauses: PVector[Pause] = pvector()
     not_carried: tuple[NotCarried, ...] = ()
-    steps_redone: PVector[tuple[datetime, int]] = pvector()
     restores: PVector[tuple[datetime, int]] = pvector()
     entry_times: PVector[datetime] = pvector()
     voids: PVector[Void] = pvector()

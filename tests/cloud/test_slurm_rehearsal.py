@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from spotrun.account.losses import losses
 from spotrun.clouds.slurm.ids import job_of
 from spotrun.instance import EndedBy
 from spotrun.run.events import Cause
@@ -80,6 +81,12 @@ def each_loss_was_what_it_was(state: RunState, lost: list[str]) -> None:
     gone = {launch.gone.instance_id: launch.gone.ended_by for launch in state.launches.values() if launch.gone}
     assert gone[broken.instance_id] is EndedBy.FAULT
     assert gone[cancelled.instance_id] is EndedBy.USER
+    found = losses(state)
+    named = {taken.number: Cause.INTERRUPTED, broken.number: EndedBy.FAULT, cancelled.number: EndedBy.USER}
+    assert {each.attempt: each.cause for each in found}.items() <= named.items()
+    assert sum(each.steps_lost for each in found) == sum(
+        trainer.steps_redone for attempt in state.attempts.values() for trainer in attempt.trainers
+    )
 
 
 def its_bill_is_node_seconds_times_prices(sandbox: SlurmSandbox) -> None:

@@ -172,7 +172,7 @@ def test_unobserved_time_of_a_machine_that_was_off_is_detection_and_no_rework():
     assert seconds(summary.total) == {
         "boot": 120, "setup": 50, "restore": 30, "productive": 70 - 1 + 100, "stall": 1, "rework": 80, "detect": 600,
     }  # fmt: skip
-    (lost,) = summary.interruptions
+    (lost,) = summary.losses
     assert (lost.at, lost.detection) == (at(250), timedelta(minutes=10))
 
 

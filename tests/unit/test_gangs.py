@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import fields, replace
 
 from spotrun.account.cross_region import crossings
-from spotrun.account.interruptions import interruptions
+from spotrun.account.losses import losses
 from spotrun.account.prices import charges
 from spotrun.account.summary import summarise
 from spotrun.account.timeline import Activity
@@ -545,7 +545,7 @@ def test_a_loss_of_two_members_is_one_interruption() -> None:
     history.start_gang([names[0], *more])
     history.meet()
     history.after(5).training()
-    (found,) = interruptions(history.state)
+    (found,) = losses(history.state)
     assert found.members == (*names[1:],)
     assert found.steps_lost == 50
     assert found.to_first_step == timedelta(seconds=95)
@@ -559,7 +559,38 @@ def test_an_interruption_says_which_members_were_lost() -> None:
     summary = summarise(history.state, history.after(60).now)
     told = machine_readable.report(summary)["interruptions"][0]
     assert (told["members"], told["lost_members"]) == (2, [*map(str, names[1:])])
-    assert lost_where(summary.interruptions[0]).endswith(f", {names[1]}, {names[2]}")
+    assert lost_where(summary.losses[0]).endswith(f", {names[1]}, {names[2]}")
+
+
+@pytest.mark.parametrize("by", [EndedBy.CLOUD, EndedBy.FAULT, EndedBy.USER])
+def test_loss_of_a_member_that_the_others_missed_first_has_the_cause_of_its_end(by: EndedBy) -> None:
+    history, names = training_gang(3)
+    history.step = 50
+    history.after(600).end_without(names[2], cause=Cause.EXTERNAL)
+    history.after(30).lost(names[2], by)
+    more = history.ask(1, history.state.attempts.values()[-1].number)
+    history.after(10).exist(*more)
+    history.after(60).ready(*more, *names[:2])
+    history.start_gang([*names[:2], *more])
+    history.meet()
+    summary = summarise(history.state, history.after(5).now)
+    (found,) = summary.losses
+    taken = by is EndedBy.CLOUD
+    assert found.cause == (Cause.INTERRUPTED if taken else by)
+    assert (found.members, found.steps_lost, summary.total.interruptions) == ((names[2],), 50, int(taken))
+
+
+def test_member_that_was_out_of_reach_and_trains_again_is_no_interruption() -> None:
+    history, names = training_gang(3)
+    history.step = 50
+    history.after(600).end_without(names[2], cause=Cause.EXTERNAL)
+    history.after(60).ready(*names)
+    history.start_gang(names)
+    history.meet()
+    history.lost(names[2])
+    first, second = losses(history.state)
+    assert (first.cause, first.members, first.steps_lost) == (Cause.EXTERNAL, (), 50)
+    assert (second.cause, second.members, second.steps_lost) == (Cause.INTERRUPTED, (names[2],), 0)
 
 
 def test_member_with_a_notice_counts_as_lost_though_it_ended_itself() -> None:
@@ -567,7 +598,7 @@ def test_member_with_a_notice_counts_as_lost_though_it_ended_itself() -> None:
     history.write(ev.NoticeSeen(attempt=history.attempt, kind="termination", deadline_at=history.now, member=first))
     history.drained(None)
     history.after(10).lost(first, EndedBy.ITSELF)
-    (found,) = interruptions(history.state)
+    (found,) = losses(history.state)
     assert found.members == (first,)
 
 
@@ -743,7 +774,8 @@ def test_the_account_of_a_gang_sums_to_the_nano_dollar(seed: int) -> None:
     assert sum((part.paid for part in parts), timedelta()) == found.total.paid
     meters = [meter for launch in history.state.launches.values() for meter in launch.meters(rule)]
     assert found.total.spot_usd == sum((meter.cost_until(now) for meter in meters), ZERO)
-    assert found.total.interruptions == len(found.interruptions)
+    assert found.total.interruptions == [each.cause for each in found.losses].count(Cause.INTERRUPTED)
+    assert found.total.steps_redone == sum(each.steps_lost for each in found.losses)
 
 
 @pytest.mark.parametrize("seed", range(5))

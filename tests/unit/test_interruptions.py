@@ -1,21 +1,26 @@
-"""What each interruption cost: worked by hand, and held against the account for any run."""
+"""What each interruption and other loss of steps cost: worked by hand, and held against the account for any run."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+from io import StringIO
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from rich.console import Console
 
-from spotrun.account.interruptions import Interruption
+from spotrun.account.losses import Loss
 from spotrun.account.summary import summarise
 from spotrun.instance import EndedBy
-from spotrun.run.events import ResumeRequested, RunStopped, StopRequested
+from spotrun.report import machine_readable, terminal
+from spotrun.report.html import listings
+from spotrun.run.events import Cause, InstanceCondemned, ResumeRequested, RunStopped, StopRequested
 from tests.support.histories import START, History, random_runs
 
 
-def told(history: History) -> tuple[Interruption, ...]:
-    return summarise(history.state, history.now).interruptions
+def told(history: History) -> tuple[Loss, ...]:
+    return summarise(history.state, history.now).losses
 
 
 def seconds(number: float) -> timedelta:
@@ -87,10 +92,70 @@ def test_steps_are_lost_by_the_attempt_that_trained_and_not_by_one_that_was_lost
     assert summarise(history.state, history.now).total.steps_redone == 7
 
 
-def test_an_end_of_our_own_is_no_interruption() -> None:
+def test_an_end_without_an_interruption_has_no_row_unless_it_cost_steps() -> None:
     history = History()
     history.gone(history.running(), EndedBy.USER)
     assert told(history) == ()
+    history.running()
+    assert told(history) == ()
+
+
+@pytest.mark.parametrize("by", [EndedBy.FAULT, EndedBy.USER, EndedBy.ITSELF, EndedBy.TIME_TO_LIVE])
+def test_loss_of_steps_to_a_broken_or_cancelled_machine_names_who_ended_it(by: EndedBy) -> None:
+    history = History()
+    launch = history.running()
+    history.step = 10
+    history.after(100).commit(taken_s_ago=30)  # taken at 170
+    history.after(50).gone(launch, by, last_step=15)  # at 250
+    history.after(20).running()  # trains from 370
+    (found,) = told(history)
+    assert (found.cause, found.steps_lost, found.at) == (by, 5, START + seconds(250))
+    assert (found.commit_age, found.to_first_step) == (seconds(80), seconds(120))
+    assert summarise(history.state, history.now).total.interruptions == 0
+
+
+def test_loss_of_steps_to_a_silent_agent_is_a_hang() -> None:
+    history = History()
+    launch = history.running()
+    history.write(InstanceCondemned(launch=launch, cause=Cause.HANG, detail="its agent is silent"))
+    history.after(10).gone(launch, EndedBy.USER, last_step=9)
+    history.running()
+    assert [(each.cause, each.steps_lost) for each in told(history)] == [(Cause.HANG, 9)]
+
+
+def test_script_that_fails_loses_its_steps_at_each_restart_and_at_the_end_of_its_attempt() -> None:
+    history = History()
+    launch = history.running()  # trains from 100
+    history.step = 7
+    history.after(60).exited(Cause.OUT_OF_MEMORY)  # at 160
+    history.resume()
+    history.after(12).training()
+    history.step = 9
+    history.after(60).ended(Cause.HANG)  # at 232
+    history.after(5).gone(launch, EndedBy.ITSELF)
+    history.running()  # trains from 337
+    first, second = told(history)
+    assert (first.cause, first.steps_lost, first.at) == (Cause.OUT_OF_MEMORY, 7, START + seconds(160))
+    assert (first.to_first_step, first.detection, first.notice_lead) == (seconds(12), seconds(0), None)
+    assert (second.cause, second.steps_lost, second.at) == (Cause.HANG, 9, START + seconds(232))
+    assert summarise(history.state, history.now).total.steps_redone == 16
+
+
+def test_report_shows_the_cause_of_a_loss_if_one_is_no_interruption() -> None:
+    history = History()
+    for by in (EndedBy.CLOUD, EndedBy.FAULT):
+        history.gone(history.running(), by, last_step=7)
+    history.running()
+    summary = summarise(history.state, history.now)
+    console = Console(file=StringIO(), width=80)
+    terminal.show(summary, console)
+    assert "Interruptions and other losses" in console.file.getvalue()
+    assert [terminal.loss_texts(summary, each)[1] for each in summary.losses] == ["interrupted", "fault"]
+    told = machine_readable.report(summary)
+    assert [each["cause"] for each in told["interruptions"]] == ["interrupted"]
+    assert [(each["cause"], each["steps_lost"]) for each in told["other_losses"]] == [("fault", 7)]
+    assert ">cause<" in listings.losses(summary).text
+    assert ">cause<" not in listings.losses(replace(summary, losses=summary.losses[:1])).text
 
 
 @pytest.mark.exhaustive
@@ -99,8 +164,8 @@ def test_an_end_of_our_own_is_no_interruption() -> None:
 def test_they_are_those_that_the_account_counts(history: History) -> None:
     total = summarise(history.state, history.now).total
     found = told(history)
-    assert len(found) == total.interruptions
-    assert sum(each.steps_lost for each in found) <= total.steps_redone
+    assert [each.cause for each in found].count(Cause.INTERRUPTED) == total.interruptions
+    assert sum(each.steps_lost for each in found) == total.steps_redone
     nothing = timedelta(0)
     for each in found:
         assert each.detection >= nothing

@@ -37,7 +37,7 @@ KEYS = {
     "usd_per_productive_hour",
 }  # fmt: skip
 INTERRUPTION_KEYS = {
-    "attempt", "members", "at", "offering", "notice_lead_s", "detection_s", "commit_age_s", "steps_lost",
+    "attempt", "cause", "members", "at", "offering", "notice_lead_s", "detection_s", "commit_age_s", "steps_lost",
     "to_first_step_s",
 }  # fmt: skip
 CAUSES = {"detect", "wait", "boot", "setup", "restore", "rework", "stall"}
@@ -71,7 +71,7 @@ def test_report_shows_setup_where_there_was_any():
 def test_the_report_for_machines_has_the_promised_keys():
     figures = machine_readable.report(stormy())
     wanted = {"run", "state", "time_scale", "epochs", "unfinished", "total", "interruptions", "setups", "assumptions"}
-    assert set(figures) == wanted | {"not_carried"}
+    assert set(figures) == wanted | {"not_carried", "other_losses"}
     assert (figures["run"], figures["state"]) == ("demo-0123456789", "completed")
     assert [epoch["epoch"] for epoch in figures["epochs"]] == [1, 2, 3]
     for account in [*figures["epochs"], figures["unfinished"]]:
@@ -406,7 +406,7 @@ def test_a_command_without_checkpoints_is_not_said_to_train() -> None:
     assert [each.kind for each in news_of(history.entries)] == ["started", "interrupted"]
     told = [describe(entry) for entry in history.entries] + [news.sentence for news in news_of(history.entries)]
     assert not [sentence for sentence in told if "step" in sentence or "training" in sentence]
-    (cells,) = (terminal.interruption_cells(each, summary) for each in summary.interruptions)
+    (cells,) = (terminal.loss_cells(each, summary) for each in summary.losses)
     assert cells[-1] == "-"
     unended = replace(summary, total=replace(summary.total, counterfactual_usd=Decimal(0)))
     assert "the time of a command without checkpoints counts" in terminal.verdict(unended)

@@ -1,5 +1,5 @@
 """
-Builds the tables of the HTML report: epochs, attempts, interruptions and events. The columns have the same names as in
+Builds the tables of the HTML report: epochs, attempts, losses and events. The columns have the same names as in
 the terminal output.
 """
 
@@ -16,7 +16,7 @@ from spotrun.report.describe import dated, describe
 from spotrun.report.html.markup import Markup, element, figure, head, row, table
 from spotrun.report.machine_use import HEADS, cells
 from spotrun.report.tables import count, dollars, percent, short_duration
-from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells, lost_where
+from spotrun.report.terminal import LOSS_FIGURES, loss_cells, loss_texts
 from spotrun.report.why import capacity_text
 from spotrun.run.events import Entry
 from spotrun.run.reasons import in_one_line
@@ -63,21 +63,21 @@ def glance(summary: RunSummary) -> Markup:
     return element("dl", *pairs, class_="glance")
 
 
-def interruptions(summary: RunSummary) -> Markup:
+def losses(summary: RunSummary) -> Markup:
     """
-    Build the table with the cost of each interruption. Column heads are on one line here, and on several lines on the
+    Build the table with the cost of each loss. Column heads are on one line here, and on several lines on the
     terminal.
     """
-    found = summary.interruptions
+    found = summary.losses
     rows = [
         row(
             str(summary.ordinals[each.attempt]),
-            [f"{each.at:%Y-%m-%d %H:%M:%S}", lost_where(each), *interruption_cells(each, summary)],
+            [f"{each.at:%Y-%m-%d %H:%M:%S}", *loss_texts(summary, each), *loss_cells(each, summary)],
         )
         for each in found[-ROWS_MAX:]
     ]
     ended = dated("training ended", summary.time_scale)
-    names = ("attempt", ended, "where", *(name.replace("\n", " ") for name in INTERRUPTION_FIGURES))
+    names = ("attempt", ended, *loss_texts(summary), *(name.replace("\n", " ") for name in LOSS_FIGURES))
     return table(f"What each cost{_cut(found)}", [head(name) for name in names], rows, class_="words")
 
 

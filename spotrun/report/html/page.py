@@ -19,7 +19,7 @@ from spotrun.report.html.markup import Markup, element, section
 from spotrun.report.html.prices import price_curve
 from spotrun.report.machine_use import TITLE
 from spotrun.report.tables import plain
-from spotrun.report.terminal import headline, verdict
+from spotrun.report.terminal import headline, losses_title, verdict
 from spotrun.run.events import Entry
 from spotrun.run.state import RunState
 
@@ -51,7 +51,7 @@ def page(
         element("p", verdict(summary)),
         listings.glance(summary),
         section("Course of the run", chart(state, now), listings.attempts(state)),
-        *([section("Interruptions", listings.interruptions(summary))] if summary.interruptions else []),
+        *([section(losses_title(summary), listings.losses(summary))] if summary.losses else []),
         section(f"Cost per epoch{prices}", epoch_costs(summary.epochs), listings.epochs(summary)),
         section(f"{bill} against all on demand{prices}", cumulative(bill_series(state, now, POINTS))),
         section(f"Price of an hour{prices}", price_curve(state, now)),
