@@ -66,7 +66,7 @@ class Bench:
     def run(self, script: bytes, image: Mapping[str, str] | None = None, **tools: str) -> str:
         """What the machine has said once it was off."""
         self.start(script, tools, image)
-        assert self._ended.wait(60), self.console()
+        assert self._ended.wait(240), self.console()
         return self.console()
 
     def start(self, script: bytes, tools: Mapping[str, str], image: Mapping[str, str] | None = None) -> None:

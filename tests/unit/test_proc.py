@@ -29,7 +29,7 @@ def test_a_process_between_two_programs_is_found_too(tmp_path: Path) -> None:
         child = subprocess.Popen([script], env=os.environ | variable, start_new_session=True)
         kill_all(lambda variable=variable: carrying(*next(iter(variable.items()))))
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(0.2)
+            child.wait(10)
             continue
         escaped.append(number)
         child.kill()
