@@ -171,17 +171,19 @@ def outcomes_of(asked: Inputs, lifetimes: range, seed: int, source: Source) -> l
         drawn = cache(partial(draw, widest, tick_s=job.tick_s, seed=own, source=source))
         real, ready = doubt.job(job, own), standby_of(asked.standby, own)
         for number, question in enumerate(questions):
+            markets = (Lifetime(question.market, drawn(ticks).only(columns[number])) for ticks in horizons(job))
             lives = (
                 simulate(
                     rules[number],
                     real,
-                    Lifetime(question.market, drawn(ticks).only(columns[number])),
+                    market,
                     rework_s=asked.rework_s,
                     standby=ready,
                     believed=doubt.believed(real),
                     tolls=question.market.tolls,
+                    lone_losses=market.lone_losses,
                 )
-                for ticks in horizons(job)
+                for market in markets
             )
             outcome = next(lives)
             found[number].append(outcome if outcome.finished_s is not None else next(lives))

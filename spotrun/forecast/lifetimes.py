@@ -15,8 +15,8 @@ import numpy as np
 
 from spotrun.clouds.local import market as local
 from spotrun.clouds.local.config import NOTICE, MarketConfig
-from spotrun.forecast.generator import generate
-from spotrun.forecast.ticks import Standby
+from spotrun.forecast.generator import generate, lone_losses
+from spotrun.forecast.ticks import NO_LOSSES, LoneLosses, Standby
 from spotrun.forecast.traces import Windows
 from spotrun.instance import PriceSegment
 from spotrun.offering import CapacityType, Pool
@@ -34,7 +34,8 @@ ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 class SpotPools(msgspec.Struct, frozen=True):
     """
-    A set of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested.
+    A set of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested. The
+    prices are those of `size` instances, which train together.
 
     If a pool is not in the bucket's region, sending checkpoints between the two regions costs money. `sending` is the
     cost of saving checkpoints from each pool, in USD per hour, which is added to the pool's price; it is empty if
@@ -48,28 +49,36 @@ class SpotPools(msgspec.Struct, frozen=True):
     prices: tuple[float, ...]
     sending: tuple[float, ...] = ()
     tolls: dict[str, float] = {}
+    size: int = 1
 
 
 class Drawn(msgspec.Struct, frozen=True):
     """
     A drawn market as two arrays. The availability has the shape (tick, pool). The prices have the shape (tick, pool),
-    or (pool) if they are constant.
+    or (pool) if they are constant. `lone_losses`, of the shape (tick, pool), is True where a gang in the pool loses a
+    member although the pool keeps its capacity; None if this never happens.
     """
 
     up: np.ndarray
     usd: np.ndarray
+    lone_losses: np.ndarray | None = None
 
     def only(self, pools: list[int]) -> Drawn:
-        return Drawn(self.up[:, pools], self.usd[..., pools])
+        lone = None if self.lone_losses is None else self.lone_losses[:, pools]
+        return Drawn(self.up[:, pools], self.usd[..., pools], lone)
 
 
 class Source(Protocol):
     """
     A source of markets. `words` describes the source, to complete the sentence "spot comes and goes {words}".
+    `takes_zones` is True if each loss takes all instances of a zone. Otherwise a gang also loses members alone.
     """
 
     @property
     def words(self) -> str: ...
+
+    @property
+    def takes_zones(self) -> bool: ...
 
     def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn: ...
 
@@ -80,6 +89,10 @@ class Generated(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         return "as in a generator fitted to nine V100 zones of 2023, at current prices"
+
+    @property
+    def takes_zones(self) -> bool:
+        return False
 
     def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
         return Drawn(generate(market.regions, ticks, tick_s, seed), np.array(market.prices))
@@ -99,6 +112,10 @@ class Replayed(msgspec.Struct, frozen=True):
     def words(self) -> str:
         days = format_duration(timedelta(hours=max(1, round(self._span_s / 3600))))
         return f"as in a generator fitted to nine V100 zones of 2023, and prices move as they did in the last {days}"
+
+    @property
+    def takes_zones(self) -> bool:
+        return False
 
     @property
     def _since(self) -> datetime:
@@ -142,6 +159,10 @@ class Recorded(msgspec.Struct, frozen=True):
     def words(self) -> str:
         return f"as recorded in {self.name}, and prices move around the current ones as in the record"
 
+    @property
+    def takes_zones(self) -> bool:
+        return True
+
     def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
         zones = len(self.windows.zones)
         pools = range(len(market.pools))
@@ -168,7 +189,7 @@ class Recorded(msgspec.Struct, frozen=True):
 class Local(msgspec.Struct, frozen=True):
     """
     Markets that the local cloud generates, with changing prices. Their seeds differ from the run's, so a forecast does
-    not know the market that the run will have.
+    not know the market that the run will have. A loss takes all instances of a pool, as on the local cloud.
     """
 
     config: MarketConfig
@@ -176,6 +197,10 @@ class Local(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         return "as the local cloud generates it (local.market), from other seeds, with prices that move"
+
+    @property
+    def takes_zones(self) -> bool:
+        return True
 
     def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
         world = local.Market(msgspec.structs.replace(self.config, seed=seed), ORIGIN)
@@ -187,9 +212,9 @@ class Local(msgspec.Struct, frozen=True):
             pool = Pool(zone=zone, instance_type=instance_type, capacity_type=CapacityType.SPOT)
             for since, to in world.capacity(pool, ORIGIN, until):
                 up[_tick(since, tick_s) : _tick(to, tick_s), column] = True
-            usd[:, column] = float(world.price(pool, ORIGIN))
+            usd[:, column] = market.size * float(world.price(pool, ORIGIN))
             for step in world.price_changes(pool, ORIGIN, until):
-                usd[_tick(step.since, tick_s) :, column] = float(step.usd_per_hour)
+                usd[_tick(step.since, tick_s) :, column] = market.size * float(step.usd_per_hour)
         return Drawn(up, usd)
 
 
@@ -218,6 +243,15 @@ class Lifetime(Sequence[Mapping[str, float]]):
 
     def __init__(self, market: SpotPools, drawn: Drawn) -> None:
         self._pools = market.pools
+        lone = drawn.lone_losses
+        self.lone_losses = (
+            NO_LOSSES
+            if lone is None
+            else LoneLosses(
+                market.size,
+                {pool: set(np.flatnonzero(lone[:, n]).tolist()) for n, pool in enumerate(market.pools)},
+            )
+        )
         usd = drawn.usd + np.array(market.sending) if market.sending else drawn.usd
         offered = np.where(drawn.up, usd, NOT_OFFERED)
         changes = np.flatnonzero((offered[1:] != offered[:-1]).any(axis=1)) + 1
@@ -246,4 +280,8 @@ def draw(market: SpotPools, ticks: int, tick_s: float, seed: int, source: Source
     """Return the market of one lifetime. If there are no pools, `source` is not used."""
     if not market.pools:
         return Drawn(np.zeros((ticks, 0), dtype=bool), np.zeros(0))
-    return source.draw(market, ticks, tick_s, seed)
+    drawn = source.draw(market, ticks, tick_s, seed)
+    if market.size == 1 or source.takes_zones:
+        return drawn
+    lone = lone_losses((ticks, len(market.pools)), tick_s, market.size, seed)
+    return msgspec.structs.replace(drawn, lone_losses=lone)

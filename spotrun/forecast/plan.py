@@ -11,6 +11,7 @@ import msgspec
 from spotrun.clouds.local.config import NOTICE
 from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
+from spotrun.forecast.generator import first_of
 from spotrun.forecast.kinds import Share, choice_of, forecast_of_kinds
 from spotrun.forecast.lifetime_forecast import (
     GENERATED,
@@ -145,7 +146,7 @@ def plan(
     else:
         rows = forecast(made_of, lifetimes, budget_usd=budget_usd, seed=seed, source=source, progressed=progressed)
         told += _of_one_kind(spec, offerings)
-    repeated = _repeats(spec, work, measured)
+    repeated = _repeats(spec, work, measured, source)
     return Plan(work, time_left, epochs, tuple(rows), tuple(considered), told, repeated, expects)
 
 
@@ -175,10 +176,10 @@ def _of_one_kind(spec: RunSpec, offerings: Sequence[Offering]) -> str:
     )
 
 
-def _repeats(spec: RunSpec, work: timedelta, measured: RunMeasurements) -> Repeats | None:
+def _repeats(spec: RunSpec, work: timedelta, measured: RunMeasurements, source: Source) -> Repeats | None:
     if spec.train.run is None or spec.train.state or measured.checkpoint_bytes:
         return None
-    every = MEAN_TIME_BETWEEN_INTERRUPTIONS
+    every = MEAN_TIME_BETWEEN_INTERRUPTIONS / _times_lost(spec.num_nodes, source)
     rework = expected_rework(work, every)
     return Repeats(every.total_seconds(), None if rework is None else rework.total_seconds())
 
@@ -310,6 +311,7 @@ def _market(name: str, offerings: Sequence[Offering], sent: CheckpointTraffic, t
         tuple(sent.price_usd_per_hour(found) for found in offerings),
         tuple(sent.to(found).usd_per_hour for found in offerings),
         {place: usd for place, usd in tolls.items() if usd},
+        sent.size,
     )
 
 
@@ -331,11 +333,26 @@ def _assumed(spec: RunSpec, made_of: Inputs, measured: RunMeasurements, source: 
     size = f"checkpoints of {measured.checkpoint_bytes / 1e9:.3g} GB" if measured.checkpoint_bytes else "data alone"
     crosses = any(question.market.tolls for question in made_of.questions)
     far = f"; traffic between regions is counted, for {size}" if crosses else ""
+    members = "" if spec.num_nodes == 1 else f"; {_members_lost(spec.num_nodes, source)}"
     always = "" if isinf(job.on_demand_usd_per_hour) else "; on-demand is always available, at its current price"
     return (
         f"Assumed: spot comes and goes {source.words}; a changeover (boot, set-up, restore) takes {changeover} "
         f"{doubt}, {known}{unpacked}, and is not billed for its first {unbilled}; "
         f"{1 - UNANNOUNCED_SHARE:.0%} of losses are announced {format_duration(NOTICE)} ahead, and the others "
-        f"undo {undone}; the work is known within {measured.work_doubt:.0%}; one decision every {tick}{always}; "
-        f"storage, requests and recommendations to rebalance are left out{far}."
+        f"undo {undone}{members}; the work is known within {measured.work_doubt:.0%}; one decision every "
+        f"{tick}{always}; storage, requests and recommendations to rebalance are left out{far}."
     )
+
+
+def _members_lost(size: int, source: Source) -> str:
+    if source.takes_zones:
+        return f"each loss takes all {size} members"
+    return (
+        f"{size} members are interrupted {first_of(size):.1f} x as often as one instance, and if the zone still has "
+        "capacity, only the lost member is replaced, while the others wait"
+    )
+
+
+def _times_lost(size: int, source: Source) -> float:
+    """Return how many times as often as one instance a gang of `size` instances is interrupted."""
+    return 1.0 if source.takes_zones else first_of(size)

@@ -213,7 +213,7 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
         raise SpecInvalid("the record given with --traces already has prices", hint="leave out --price-history")
     known_word("--published-as", published_as, AVAILABLE)
     if traces is not None:
-        return Recorded(traces.name, read_any(traces, published_as, 1, 1.0))
+        return Recorded(traces.name, read_any(traces, published_as, spec.num_nodes, 1.0))
     if price_history:
         return _price_history(spec, world)
     return Local(market_config(spec.local)) if spec.local.market == "generated" else Generated()

@@ -8,7 +8,7 @@ instance costs nothing and loses no progress. Billing is by the second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 
@@ -72,6 +72,22 @@ class Standby(msgspec.Struct, frozen=True):
     later_start: float = 1.0
 
 
+class LoneLosses(msgspec.Struct, frozen=True):
+    """
+    The losses of a gang of `size` members in which one member is lost alone. `ticks` maps a zone to the numbers of the
+    ticks in which a gang there loses a member, although the zone keeps its capacity.
+
+    Only this member is replaced, in the same zone. The other members wait for the replacement, and are billed while
+    they wait. The prices of a market in which a gang trains are those of all members together.
+    """
+
+    size: int = 1
+    ticks: Mapping[str, Set[int]] = {}
+
+
+NO_LOSSES = LoneLosses()
+
+
 def simulate(
     strategy: Strategy,
     job: Job,
@@ -83,6 +99,7 @@ def simulate(
     standby: Standby | None = None,
     believed: Job | None = None,
     tolls: Mapping[str, float] = NO_TOLLS,
+    lone_losses: LoneLosses = NO_LOSSES,
 ) -> Outcome:
     """
     Simulate `job` in `market`, starting at tick `first`. At each tick `strategy` chooses a place: a zone, on-demand or
@@ -103,6 +120,8 @@ def simulate(
         if spot is not before:
             history, before = history.observed(spot, elapsed_s), spot
         life.see(spot)
+        if life.running is not None and number in lone_losses.ticks.get(life.running, ()):
+            life.lose_member(spot, lone_losses.size)
         place = life.running
         if life.coming is None:
             seen, since_s = life.seen(spot)
@@ -168,15 +187,32 @@ class _Life:
             self.coming, self.free_s = None, self.coming_free_s
 
     def _lose(self) -> None:
+        self.ahead_s = self._interrupt()
+        self.running, self.since_s = None, self.elapsed_s - self.ahead_s
+
+    def lose_member(self, spot: Mapping[str, float], size: int) -> None:
+        """
+        Lose one of `size` members, and start its replacement in the same zone. The gang stands still until the
+        replacement is ready. Only the boot of the replacement is free.
+        """
+        assert self.running is not None
+        assert self.standby is not None
+        notice_s, start_s, settled = self._interrupt(), self._start_s(), self.changeover_s <= 0
+        ready_s = min(notice_s, start_s) if settled else 0.0
+        billed_s = ready_s - min(self.standby.unbilled_s, start_s)
+        self.usd += self._price(self.running, spot) / size * billed_s / SECONDS_PER_HOUR
+        self.starts += 1
+        self._settle(self.running, start_s - ready_s)
+
+    def _interrupt(self) -> float:
+        """Count a loss, and undo work if it has no notice. Return the seconds from its notice to the loss."""
         standby = self.standby
         warned = standby is not None and standby.warned[self.losses % len(standby.warned)]
-        if standby is not None and warned:
-            self.ahead_s = standby.notice_s
         undone_s = 0.0 if warned else min(self.rework_s, self.kept_s)
         self.losses += 1
         self.work_s += undone_s
         self.redone_s += undone_s
-        self.running, self.since_s = None, self.elapsed_s - self.ahead_s
+        return standby.notice_s if standby is not None and warned else 0.0
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """

@@ -8,23 +8,32 @@ from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
 from itertools import pairwise
+from statistics import fmean
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from spotrun.account.summary import summarise
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.registry import cloud_of
-from spotrun.forecast.generator import generate
-from spotrun.forecast.lifetime_forecast import ForecastRequest, Inputs, JobUncertainty, forecast, tick_for
+from spotrun.forecast.generator import LOSSES_PER_H, first_of, generate
+from spotrun.forecast.lifetime_forecast import (
+    ForecastRequest,
+    Inputs,
+    JobUncertainty,
+    forecast,
+    outcomes_of,
+    tick_for,
+)
 from spotrun.forecast.lifetimes import Generated, Lifetime, Local, Recorded, Replayed, Source, SpotPools, draw
 from spotrun.forecast.measured import RunMeasurements, measured
 from spotrun.forecast.page import forecast_page
 from spotrun.forecast.plan import Plan, asked, plan
 from spotrun.forecast.report import as_json, cost_picture, time_cells, time_columns
-from spotrun.forecast.ticks import Standby, on_demand_bill, simulate
+from spotrun.forecast.ticks import LoneLosses, Standby, on_demand_bill, simulate
 from spotrun.forecast.traces import Windows
 from spotrun.instance import PriceSegment
 from spotrun.market.world import World
@@ -305,6 +314,66 @@ def test_a_gang_is_planned_at_the_price_of_all_its_members() -> None:
     one, three = (asked(wanted.model_copy(update={"num_nodes": size}), OFFERINGS, work, None) for size in (1, 3))
     assert three.job.on_demand_usd_per_hour == 3 * one.job.on_demand_usd_per_hour
     assert three.questions[0].market.prices == tuple(3 * usd for usd in one.questions[0].market.prices)
+
+
+RENTED = tuple(replace(each, zone="us-east-1a", instance_type="p3.2xlarge") for each in OFFERINGS)
+"""The offerings at places that the local cloud has."""
+
+
+@pytest.mark.parametrize("source", [Generated(), Local(MarketConfig(kind="generated"))])
+def test_more_nodes_are_interrupted_more_often_unless_each_loss_takes_a_whole_zone(source: Source) -> None:
+    def lived(size: int) -> tuple[float, float]:
+        wanted = spec(resources={"spot_policy": "spot"}).model_copy(update={"num_nodes": size})
+        made_of = asked(wanted, RENTED[:1], 4 * HOUR, None)
+        alone, *_ = outcomes_of(made_of, range(15), 0, source)
+        done = [each for each in alone if each.finished_s is not None]
+        return fmean(each.losses for each in done), fmean(each.cost_usd for each in done) / size
+
+    (one, one_usd), (four, four_usd), (sixteen, sixteen_usd) = map(lived, (1, 4, 16))
+    if source.takes_zones:
+        assert one == four == sixteen
+        assert four_usd == pytest.approx(one_usd)
+    else:
+        assert one + 1 < four < sixteen / 1.5
+        assert one_usd * 1.02 < four_usd < sixteen_usd
+
+
+def test_gang_that_loses_a_member_waits_for_its_replacement_alone() -> None:
+    market, lost_at = [{"a": 4.0}] * 300, LoneLosses(4, {"a": {20}})
+    standby = Standby(120.0, (False,), unbilled_s=100.0)
+    rule = STRATEGIES["spot_only"]
+    whole, lost, warned = (
+        simulate(rule, JOB, market, rework_s=300.0, standby=each, lone_losses=losses)
+        for each, losses in ((standby, LoneLosses()), (standby, lost_at), (replace(standby, warned=(True,)), lost_at))
+    )
+    assert [each.losses for each in (whole, lost, warned)] == [0, 1, 1]
+    assert whole.finished_s is not None
+    assert lost.finished_s == pytest.approx(whole.finished_s + JOB.changeover_s + 300)
+    assert warned.finished_s == pytest.approx(whole.finished_s + JOB.changeover_s - 120)
+    for each, twice_s in ((lost, 0.0), (warned, 120.0)):
+        assert each.finished_s is not None
+        paid_s = each.finished_s - whole.finished_s + (twice_s - standby.unbilled_s) / 4
+        assert each.cost_usd - whole.cost_usd == pytest.approx(4.0 * paid_s / 3600)
+
+
+def test_first_of_several_members_is_lost_as_often_as_in_the_records() -> None:
+    assert [round(first_of(size), 1) for size in (1, 4, 8, 16)] == [1.0, 3.2, 5.1, 7.3]
+    four = replace(ONE, size=4)
+    drawn = draw(four, 40_000, 60.0, 7, Generated())
+    assert drawn.lone_losses is not None
+    assert drawn.lone_losses.sum() / (40_000 / 60) == pytest.approx(LOSSES_PER_H * (first_of(4) - 1), rel=0.15)
+    less = draw(four, 900, 60.0, 7, Generated()).lone_losses
+    assert less is not None
+    assert (less == drawn.lone_losses[:900]).all()
+
+
+@pytest.mark.exhaustive
+def test_plan_of_a_gang_says_what_it_assumes_of_losses() -> None:
+    def told(source: Source) -> str:
+        return plan(spec().model_copy(update={"num_nodes": 4}), RENTED, HOUR, None, 2, source=source).assumed
+
+    assert "; 4 members are interrupted 3.2 x as often as one instance, and if the zone" in told(Generated())
+    assert "; each loss takes all 4 members; " in told(Local(MarketConfig(kind="generated")))
 
 
 def without_deadline(lifetimes: int = 25, **resources: object) -> Plan:
