@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import zip_longest
 
+from msgspec.structs import replace
+
 from spotrun.account.cross_region import BYTES_PER_GB, crossings
 from spotrun.account.outcome import interrupted
 from spotrun.account.timeline import FOREVER, Activity, Span, account_end
@@ -196,7 +198,7 @@ class Totals:
             ]
         )
         self._egress_nano = Tally((at, int(usd / NANO_DOLLAR)) for at, usd in crossings(state, state.launches.values()))
-        self._on_demand_bill = Integral(_counterfactual(state, spans, rule.attached_usd_per_hour))
+        self._on_demand_bill = Integral(_counterfactual(state, spans))
         self._interruptions = Tally(
             (attempt.end.known_at, 1)
             for attempt in state.attempts.values()
@@ -287,9 +289,7 @@ def baseline_in_words(state: RunState) -> str:
     return f"the on-demand price of the same type{at_home}{unpriced}"
 
 
-def _counterfactual(
-    state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
-) -> Iterable[tuple[datetime, datetime, Decimal]]:
+def _counterfactual(state: RunState, spans: tuple[Span, ...]) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
     Yield the times that a run on demand would have had to pay for too: all productive time, and the run's first start.
     Each item is a start, an end, and the total hourly price of the machines on demand.
@@ -307,6 +307,8 @@ def _counterfactual(
         )
         if span.kind is Activity.PRODUCTIVE or starting:
             attempt = state.attempts[span.attempt]
-            own = state.launch_of(attempt).intent.on_demand_usd_per_hour
-            price = (own if baseline is None else baseline) + attached_usd_per_hour
+            intent = state.launch_of(attempt).intent
+            rented = replace(intent.offering, capacity_type=CapacityType.ON_DEMAND)
+            attached = state.created.billing.attached_to(rented).attached_usd_per_hour
+            price = (intent.on_demand_usd_per_hour if baseline is None else baseline) + attached
             yield span.start, span.end, price * len(attempt.names)

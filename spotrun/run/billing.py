@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from spotrun.instance import EndedBy, PriceSegment
@@ -74,7 +75,7 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     )
 
 
-def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
+def gcp_rule(volume_gib: int, regions: Collection[str], hyperdisk_families: Collection[str] = ()) -> BillingRule:
     """
     Return Compute Engine's billing rule for any of `regions`. It covers the disk and the public address of an instance.
 
@@ -83,22 +84,27 @@ def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     machine that Google preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The
     disk is billed until it is deleted; the ephemeral address is billed while the machine runs.
 
-    Some machine families have no Persistent Disk. Their machines get a Hyperdisk instead, at its baseline speed. Such a
-    disk costs less than this rule says.
+    The machines of `hyperdisk_families` have no Persistent Disk. They get a Hyperdisk instead, at its baseline speed.
     """
     disk, address = listed.list_prices("pd-balanced"), listed.list_prices("address of Compute Engine")
     volume = listed.volume_price(disk.prices, regions)
-    per_30_days = volume.usd_per_gib_month * HOURS_PER_VOLUME_MONTH / listed.GOOGLES_MONTH_HOURS
+    hyperdisk = listed.volume_price({**disk.prices, **listed.list_prices("hyperdisk-balanced").prices}, regions)
     return replace(
         COMPUTE_ENGINE_RULE,
         volume_gib=volume_gib,
-        volume_usd_per_gib_month=to_nano(per_30_days),
+        volume_usd_per_gib_month=_per_30_days(volume),
+        family_volume_usd_per_gib_month=dict.fromkeys(hyperdisk_families, _per_30_days(hyperdisk)) or UNSET,
         address_usd_per_hour=address.prices[listed.ANY_REGION],
         spot_address_usd_per_hour=address.spot[listed.ANY_REGION],
         source=f"Compute Engine as documented on {disk.as_of}: per second from RUNNING, 60 s minimum, spot at "
-        "its list price and free if Google preempts it in its first minute; with a pd-balanced disk until it is "
+        "its list price and free if Google preempts it in its first minute; with a boot disk until it is "
         f"deleted, and an external IPv4 address, at the prices of {volume.where}",
     )
+
+
+def _per_30_days(volume: listed.VolumePrice) -> Decimal:
+    """Convert a price per month of Google to one per month of `BillingRule`."""
+    return to_nano(volume.usd_per_gib_month * HOURS_PER_VOLUME_MONTH / listed.GOOGLES_MONTH_HOURS)
 
 
 def machine_alone(rule: BillingRule) -> BillingRule:

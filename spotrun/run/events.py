@@ -296,6 +296,11 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     address_usd_per_hour: Decimal = Decimal(0)
     spot_address_usd_per_hour: Decimal | None = None
     """The price of a spot instance's address. If it is None, `address_usd_per_hour` is used for spot instances too."""
+    family_volume_usd_per_gib_month: dict[str, Decimal] | UnsetType = UNSET
+    """
+    The price of the volume for families of instance types whose volume is of another kind. A family is the part of a
+    type's name before the first hyphen.
+    """
 
     def __post_init__(self) -> None:
         require_amount(self.volume_usd_per_gib_month)
@@ -310,21 +315,28 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     def attached_usd_per_hour(self) -> Decimal:
         """
         The hourly cost of an on-demand instance's disk and address, which is billed in addition to the machine. For a
-        spot instance or the user's own machine, first call `attached_to`, because their prices may differ.
+        spot instance, the user's own machine or a certain instance type, first call `attached_to`, because their prices
+        may differ.
         """
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
-    def attached_to(self, capacity_type: CapacityType) -> BillingRule:
+    def attached_to(self, offering: Offering) -> BillingRule:
         """
-        Return the rule for instances of one capacity type. Spot instances can have another price for the address. The
-        user's own machine has no minimum time, and no cost for a disk or an address.
+        Return the rule for instances of one offering. Spot instances can have another price for the address, and
+        families of instance types another price for the volume. The user's own machine has no minimum time, and no cost
+        for a disk or an address.
         """
-        if capacity_type is CapacityType.OWN:
+        if offering.capacity_type is CapacityType.OWN:
             alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
             return replace(alone, spot_address_usd_per_hour=None)
-        if capacity_type is not CapacityType.SPOT or self.spot_address_usd_per_hour is None:
-            return self
-        return replace(self, address_usd_per_hour=self.spot_address_usd_per_hour, spot_address_usd_per_hour=None)
+        rule = self
+        if self.family_volume_usd_per_gib_month:
+            family = offering.instance_type.partition("-")[0]
+            volume = self.family_volume_usd_per_gib_month.get(family, self.volume_usd_per_gib_month)
+            rule = replace(rule, volume_usd_per_gib_month=volume, family_volume_usd_per_gib_month=UNSET)
+        if offering.capacity_type is not CapacityType.SPOT or self.spot_address_usd_per_hour is None:
+            return rule
+        return replace(rule, address_usd_per_hour=self.spot_address_usd_per_hour, spot_address_usd_per_hour=None)
 
 
 class StopRequested(Event, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from spotrun.instance import EndedBy, PriceSegment
-from spotrun.offering import CapacityType
+from spotrun.offering import CapacityType, Offering
 from spotrun.run import events as ev
 from spotrun.run.billing import Meter, switched_off_at
 
@@ -76,11 +76,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return self.gone.stopped_at or switched_off_at(self.gone.prices) or self.gone.ended_at
 
-    def meter(self, rule: ev.BillingRule, capacity_type: CapacityType) -> Meter:
-        gone, rule = self.gone, rule.attached_to(capacity_type)
+    def meter(self, rule: ev.BillingRule, offering: Offering) -> Meter:
+        gone, rule = self.gone, rule.attached_to(offering)
         if gone is None:
             return Meter(rule, self.prices, self.billed_from, None, None)
-        ended_by = gone.ended_by if capacity_type is CapacityType.SPOT else EndedBy.USER
+        ended_by = gone.ended_by if offering.capacity_type is CapacityType.SPOT else EndedBy.USER
         return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
 
     def with_end(self, ended_at: datetime) -> Member:

@@ -143,7 +143,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return [self.meter(rule, index) for index in range(len(self.members))]
 
     def meter(self, rule: ev.BillingRule, index: int = 0) -> Meter:
-        return self.members[index].meter(rule, self.intent.offering.capacity_type)
+        return self.members[index].meter(rule, self.intent.offering)
 
     def cost_until(self, moment: datetime, rule: ev.BillingRule) -> Decimal:
         return sum((meter.cost_until(moment) for meter in self.meters(rule)), ZERO)
@@ -780,5 +780,5 @@ def life_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
     Return the maximum cost of one instance with its disk and address: its whole time-to-live at the highest price that
     the launch accepts.
     """
-    attached = rule.attached_to(intent.offering.capacity_type).attached_usd_per_hour
+    attached = rule.attached_to(intent.offering).attached_usd_per_hour
     return hourly(intent.price_ceiling_usd_per_hour + attached, timedelta(seconds=intent.time_to_live_s))

@@ -5,7 +5,9 @@ the dates of the prices.
 For EC2, the disk is a gp3 volume at its baseline speed; a higher speed would cost extra. The prices were checked
 against those of gp2: in each region, gp3 costs four fifths as much.
 
-For Compute Engine, the disk is hyperdisk-balanced ($0.08 in us-central1), which is cheaper than pd-balanced.
+For Compute Engine, the disk is pd-balanced, or, for machine families without Persistent Disk, hyperdisk-balanced at its
+baseline speed, which costs nothing extra (https://cloud.google.com/compute/docs/disks/hd-types/hyperdisk-balanced).
+Where the table has no price for hyperdisk-balanced, it counts as pd-balanced, which costs more.
 
 Since February 2024, a public IPv4 address costs the same in all regions. On a spot instance of Google, it costs half as
 much.
@@ -25,7 +27,9 @@ ANY_REGION = "any region"
 """Key of the price of an address in the table. An address costs the same in all regions, so there is only this key."""
 
 
-def list_prices(what: Literal["gp3", "pd-balanced", "address of EC2", "address of Compute Engine"]) -> PriceTable:
+def list_prices(
+    what: Literal["gp3", "pd-balanced", "hyperdisk-balanced", "address of EC2", "address of Compute Engine"],
+) -> PriceTable:
     return price_table(__package__, "volume_prices.json", what)
 
 

@@ -73,4 +73,4 @@ def _charged(instance: Instance, rule: ev.BillingRule) -> Decimal:
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     end = gone(1, instance.ended_at, instance.ended_by, billed_from=instance.billed_from, prices=instance.prices)
-    return replace(Member(), gone=end).meter(rule, instance.offering.capacity_type).cost_until(instance.ended_at)
+    return replace(Member(), gone=end).meter(rule, instance.offering).cost_until(instance.ended_at)

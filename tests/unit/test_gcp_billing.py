@@ -16,10 +16,10 @@ from spotrun.account.prices import charges
 from spotrun.account.summary import summarise
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import RENTED, CapacityType
-from spotrun.run.billing import aws_rule, gcp_rule, machine_alone
+from spotrun.run.billing import Meter, aws_rule, gcp_rule, machine_alone
 from spotrun.run.events import BillingRule
-from spotrun.run.state import RunState
-from tests.support.histories import ON_DEMAND, SPOT, START, History, gone
+from spotrun.run.state import RunState, life_usd
+from tests.support.histories import ON_DEMAND, SPOT, START, History, gone, offering
 
 IOWA = gcp_rule(100, ["us-central1"])
 DISK_USD_PER_HOUR = Fraction(10, 730)
@@ -117,10 +117,10 @@ def test_a_run_that_waits_for_a_deletion_says_so_in_its_summary() -> None:
 
 
 def test_an_address_costs_half_on_spot_and_a_reservation_knows_it() -> None:
-    spot, on_demand = (IOWA.attached_to(kind) for kind in (SPOT, ON_DEMAND))
+    spot, on_demand = (IOWA.attached_to(offering(kind)) for kind in (SPOT, ON_DEMAND))
 
     assert on_demand.attached_usd_per_hour - spot.attached_usd_per_hour == Decimal("0.0025")
-    assert aws_rule(100, ["us-east-1"]).attached_to(SPOT) == aws_rule(100, ["us-east-1"])
+    assert aws_rule(100, ["us-east-1"]).attached_to(offering(SPOT)) == aws_rule(100, ["us-east-1"])
 
 
 def test_the_dearest_region_holds_and_an_unknown_one_costs_as_much_as_any() -> None:
@@ -139,4 +139,25 @@ def test_a_rule_of_an_older_ledger_has_one_price_for_addresses() -> None:
     read = msgspec.convert(written, BillingRule)
 
     assert read == replace(IOWA, spot_address_usd_per_hour=None)
-    assert read.attached_to(SPOT) == read
+    assert read.attached_to(offering(SPOT)) == read
+
+
+def test_hyperdisk_costs_its_own_price_and_only_for_machines_that_have_one() -> None:
+    rule = gcp_rule(100, ["us-central1"], ["g4", "c4"])
+    g4, g2 = (replace(offering(SPOT), instance_type=name) for name in ("g4-standard-48", "g2-standard-4"))
+    for found, month_usd in ((g4, 8), (g2, 10)):
+        per_hour = rule.attached_to(found).volume_usd_per_hour
+        assert abs(Fraction(per_hour) - Fraction(month_usd, 730)) < Fraction(1, 10**8)
+    history = History(billing=rule)
+    launch = history.launch(SPOT, "1.8", instance_type="g4-standard-48")
+    known = history.state.launches[launch]
+    g4_at_an_hour = Meter(rule.attached_to(g4), (), START, None, None).cost_until(START + timedelta(hours=1))
+    history.record(launch)
+    metered = history.state.launches[launch].meter(machine_alone(rule)).cost_until(history.now + timedelta(hours=1))
+    whole = history.state.launches[launch].meter(rule).cost_until(history.now + timedelta(hours=1))
+    assert whole - metered == g4_at_an_hour
+    intent = known.intent
+    g4_usd, g2_usd = (life_usd(replace(intent, offering=each), rule) for each in (g4, g2))
+    assert g4_usd < g2_usd
+    elsewhere = gcp_rule(100, ["us-central1", "europe-west3"], ["g4"])
+    assert elsewhere.attached_to(g4).volume_usd_per_hour == elsewhere.volume_usd_per_hour, "no price is known there"

@@ -15,7 +15,6 @@ from spotrun.bill.reconcile import Reason, Reconciliation, line_filter, reconcil
 from spotrun.folder import poll_throttle
 from spotrun.instance import EndedBy
 from spotrun.market.world import World
-from spotrun.offering import CapacityType
 from spotrun.policy import finished
 from spotrun.policy.unobserved_terminations import POWER_OFF_GRACE
 from spotrun.run import events as ev
@@ -23,7 +22,7 @@ from spotrun.run.billing import gcp_rule, hourly
 from spotrun.run.events import Cause
 from tests.support.bills import Billed, billed, cost_and_usage_rows, write_csv
 from tests.support.decisions import decided, events_of
-from tests.support.histories import AWS_RULE, History
+from tests.support.histories import AWS_RULE, SPOT, History, offering
 from tests.support.played_run import PlayedRun
 
 AWAY = timedelta(days=5)
@@ -186,7 +185,7 @@ def test_cost_of_an_end_that_no_runner_saw_lies_between_its_last_sign_and_its_ti
     assert found.booked_usd == machine + attached
     assert found.least_usd == attached + (0 if is_free else machine)
     days = (history.now - began) / timedelta(days=1)
-    disk, address = rule.volume_usd_per_hour, rule.attached_to(CapacityType.SPOT).address_usd_per_hour
+    disk, address = rule.volume_usd_per_hour, rule.attached_to(offering(SPOT)).address_usd_per_hour
     longest = 24 * (Decimal("0.36") + address) + disk * 24 * Decimal(days)
     assert float(found.most_usd) == pytest.approx(float(longest), rel=1e-6)
     assert "no runner saw the end of 1 instance: the run cost $" in summarise(history.state, history.now).assumptions

@@ -25,7 +25,7 @@ from spotrun.clouds.cloud import (
     zone_elsewhere,
 )
 from spotrun.clouds.driver import CloudDriver
-from spotrun.clouds.gcp.config import GcpConfig, config_of
+from spotrun.clouds.gcp.config import HYPERDISK_ONLY, GcpConfig, config_of
 from spotrun.clouds.gcp.notices import gce_notices
 from spotrun.clouds.gcp.refusals import impossible_types, misnamed, never_rented, unknown_region
 from spotrun.clouds.guards import NoGuards
@@ -123,7 +123,7 @@ class Gcp(Cloud):
         upload.upload(store, files(__package__).joinpath("start.sh").read_bytes())
 
     def billing(self, spec: RunSpec) -> BillingRule:
-        return gcp_rule(spec.gcp.volume_gb, self.regions(spec, RentalFlags()))
+        return gcp_rule(spec.gcp.volume_gb, self.regions(spec, RentalFlags()), HYPERDISK_ONLY)
 
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
         """Return the interruption bands computed from Google's history; {} if Google does not answer."""

@@ -9,6 +9,8 @@ from spotrun.spec.model import GcpSpec, ResourcesSpec
 
 OWN_ACCOUNT = "spotrun-"
 """Prefix of the id of a run's service account. The run's uid follows it."""
+HYPERDISK_ONLY = ("a4", "a4x", "c4", "c4a", "c4d", "g4", "n4", "n4d", "h4d", "x4")
+"""Families that do not support Persistent Disk: https://cloud.google.com/compute/docs/disks/hyperdisks"""
 
 
 class GcpConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from spotrun.clouds.gcp.bootstrap import startup_script
 from spotrun.clouds.gcp.calls import SCOPE
-from spotrun.clouds.gcp.config import GcpConfig
+from spotrun.clouds.gcp.config import HYPERDISK_ONLY, GcpConfig
 from spotrun.clouds.gcp.gpus import in_label
 from spotrun.clouds.gcp.names import name_for
 from spotrun.clouds.gcp.notices import EXTENDED_NOTICE
@@ -34,8 +34,6 @@ INCLUDED_SPEED = {"provisionedIops": "3000", "provisionedThroughput": "140"}
 The speed that a Hyperdisk's price includes, in IOPS and MiB/s. Without these settings Google would provision a higher
 speed and bill it: https://cloud.google.com/compute/docs/disks/hd-types/hyperdisk-balanced
 """
-HYPERDISK_ONLY = ("a4", "a4x", "c4", "c4a", "c4d", "g4", "n4", "n4d", "h4d", "x4")
-"""Families that do not support Persistent Disk: https://cloud.google.com/compute/docs/disks/hyperdisks"""
 _NO_MIGRATION = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "h3-", "h4d-", "m3-ultramem-metal", "z3-")
 """
 Prefixes of the instance types that cannot migrate: when their host needs maintenance, Google ends the instance. Google
