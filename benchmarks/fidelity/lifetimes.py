@@ -7,7 +7,7 @@ the runner does not know how wrong its expected work is; and it keeps its budget
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from statistics import fmean
@@ -30,7 +30,7 @@ from spotrun.forecast.lifetime_forecast import (
 from spotrun.forecast.lifetimes import Lifetime, Source, draw
 from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.plan import NOTHING_MEASURED, Plan, affordable_of, asked
-from spotrun.offering import CapacityType, Offering
+from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.pools import name_of
 from spotrun.run.events import RunCreated
 from spotrun.spec.model import RunSpec
@@ -150,12 +150,31 @@ def _live(scene: _Scene, number: int) -> Lived:
     return Lived(by_ticks.cost_usd, paid_usd, by_ticks.finished_s, result.finished_s, result.missed)
 
 
+class GangMarket(TickMarket):
+    """
+    The market of a lifetime, in which a gang also loses members alone: in each tick with such a loss, one place of the
+    pool is taken.
+    """
+
+    def __init__(
+        self, lives: Lifetime, tick_s: float, spot: Mapping[str, Offering], on_demand: Sequence[Offering]
+    ) -> None:
+        super().__init__(list(lives), tick_s, spot, on_demand)
+        self._lone = lives.lone_losses
+
+    def taken_s(self, pool: Pool, at_s: float, place: int = 0) -> float:
+        lost = self._lone.ticks.get(self._names.get(pool, ""), ())
+        alone = (tick * self._tick_s for tick in lost if tick % self._lone.size == place)
+        return min([super().taken_s(pool, at_s, place), *(moment for moment in alone if moment >= at_s)])
+
+
 def _market(scene: _Scene, own: int) -> TickMarket:
     asked_of, job = scene.question.market, scene.made_of.job
     drawn = draw(asked_of, horizons(job)[1], job.tick_s, own, scene.source)
     named = {name_of(found.pool): found for found in scene.offerings if found.capacity_type is CapacityType.SPOT}
-    return TickMarket(
-        list(Lifetime(msgspec.structs.replace(asked_of, sending=()), drawn)),
+    of_one = msgspec.structs.replace(drawn, usd=drawn.usd / asked_of.size)
+    return GangMarket(
+        Lifetime(msgspec.structs.replace(asked_of, sending=()), of_one),
         job.tick_s,
         {pool: named[pool] for pool in asked_of.pools},
         [found for found in scene.offerings if found.capacity_type is CapacityType.ON_DEMAND],

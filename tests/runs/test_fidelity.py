@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
 
 from benchmarks.fidelity.__main__ import app
 from benchmarks.fidelity.job import world_of
-from benchmarks.fidelity.lifetimes import ByRunner
+from benchmarks.fidelity.lifetimes import ByRunner, GangMarket
 from benchmarks.fidelity.tables import lived_in_words
 from benchmarks.fidelity.twins import fidelity, twins
 from spotrun.errors import SpecInvalid
+from spotrun.forecast.lifetimes import Drawn, Lifetime, SpotPools
 from spotrun.forecast.study import Options
 from spotrun.forecast.ticks import Ticks, on_demand_bill
 from spotrun.strategies.port import Job
@@ -138,6 +141,17 @@ def test_the_runner_itself_lives_the_lifetimes_of_the_forecast(
     assert lived.runner_finish_s == pytest.approx(lived.ticks_finish_s, rel=0.1)
     assert lived.missed == (0 if deadline else None)
     assert called(capsys, "plan", *words, "--lived", lives).strip() == lived_in_words(lived)
+
+
+@OF_A_BENCHMARK
+def test_the_runner_loses_the_members_that_the_forecast_loses() -> None:
+    spot, always = offering(zone="a"), np.ones((40, 1), dtype=bool)
+    lone = np.zeros((40, 1), dtype=bool)
+    lone[[9, 14]] = True
+    pools = SpotPools("1 zone", ("a",), ("east",), (1.0,), size=4)
+    market = GangMarket(Lifetime(pools, Drawn(always, np.ones(1), lone)), 60.0, {"a": spot}, [])
+    assert [market.taken_s(spot.pool, 0.0, place) for place in range(4)] == [inf, 9 * 60.0, 14 * 60.0, inf]
+    assert market.taken_s(spot.pool, 9 * 60.0 + 1, 1) == inf
 
 
 def test_the_runner_lives_no_lifetime_that_is_not_forecast(
