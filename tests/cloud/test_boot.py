@@ -66,6 +66,9 @@ class Bench:
     def run(self, script: bytes, image: Mapping[str, str] | None = None, **tools: str) -> str:
         """What the machine has said once it was off."""
         self.start(script, tools, image)
+        return self.wait()
+
+    def wait(self) -> str:
         assert self._ended.wait(240), self.console()
         return self.console()
 
@@ -148,6 +151,15 @@ def test_a_machine_that_cannot_read_its_run_powers_off(bench: Bench) -> None:
     said = bench.run(started("s3://b/r"), aws=refused, **AT_ONCE)
     assert said.count("denied") == 7
     assert "the run's folder cannot be read: power off" in said
+
+
+def test_image_without_awscli_names_what_it_lacks_and_powers_off(bench: Bench) -> None:
+    bench.machine.start(started("s3://b/r"), {"PATH": os.defpath}, AT_ONCE)
+    said = bench.wait()
+    (line,) = (line for line in said.splitlines() if "error" in line)
+    assert "this image has no awscli" in line
+    assert "aws.image_id or aws.image_parameter" in line
+    assert "cannot be read" not in said
 
 
 def test_the_time_to_live_ends_a_machine_whatever_it_does(bench: Bench) -> None:

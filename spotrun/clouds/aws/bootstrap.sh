@@ -13,6 +13,13 @@ if ! systemd-run --unit=spotrun-time-to-live --on-boot="${SPOTRUN_TIME_TO_LIVE_S
 fi
 echo "spotrun: launch ${SPOTRUN_LAUNCH} of run ${SPOTRUN_RUN_UID} powers off ${SPOTRUN_TIME_TO_LIVE_S} s after its boot"
 
+if ! command -v aws >/dev/null; then
+    echo "spotrun: error: this image has no awscli, which fetches the run's folder: install it in the image, or name" \
+        "another image by aws.image_id or aws.image_parameter: power off"
+    systemctl poweroff
+    exit 1
+fi
+
 # All of AWS recognises a new role only after some seconds.
 umask 077
 mkdir -p "${SPOTRUN_INSTANCE_DIR}/boot"
