@@ -13,7 +13,7 @@ from functools import partial
 from spotrun import address
 from spotrun.clock import Clock
 from spotrun.errors import CloudError, StoreError
-from spotrun.folder.night_record import FOLDER
+from spotrun.folder.night_record import FOLDER, names
 from spotrun.store.opening import open_store
 from spotrun.store.retrying import persist
 
@@ -45,20 +45,25 @@ class NightArchives:
         found = persist(lambda: self._runs.list(_ARCHIVES))
         return name in {each.key.rpartition("/")[2] for each in found}
 
-    def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None]) -> None:
+    def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None], removed: str = "") -> None:
         """
-        Delete the archives that no night needs; `needed()` returns the file names of the needed ones. Keep archives
-        younger than a day, because another process may be installing a night from them.
+        Delete the archives that no night needs; `needed()` returns the file names of the needed ones. `removed` is the
+        night that is being removed, if any.
+
+        Keep archives younger than a day, because another process may be installing a night from them. If the store has
+        no other night than `removed`, there is no such process: an installation stores the night's record first.
 
         If a deletion fails, only report that with `say`: keeping an archive costs less than a cent a year, and the next
         installation tries again to delete it.
         """
         young = self._clock.now() - _YOUNG
         try:
-            old = [each.key for each in persist(lambda: self._runs.list(_ARCHIVES)) if each.modified_at < young]
+            found = persist(lambda: self._runs.list(_ARCHIVES))
+            is_last = bool(found) and not {*names(self._store)} - {removed}
+            old = [each.key for each in found if is_last or each.modified_at < young]
             kept = needed() if old else ()
             for key in old:
                 if key.rpartition("/")[2] not in kept:
                     persist(partial(self._runs.delete, key))
         except (CloudError, StoreError) as error:
-            say(f"note: archives of older versions stay in {self._store}/{FOLDER}: {error.one_line}")
+            say(f"note: archives that no night needs may stay in {self._store}/{FOLDER}: {error.one_line}")

@@ -27,6 +27,7 @@ from spotrun.clouds.nights import Function, ScheduleTimes
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, SpecInvalid
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.night import pin_for
+from spotrun.folder.night_record import NightRecord
 from spotrun.night import news as night_news
 from spotrun.night.server import reply_to
 from spotrun.runs.open_run import OpenRun
@@ -273,13 +274,28 @@ def test_night_that_nobody_would_begin_is_reported_with_what_to_type(
     assert advice in wrong
 
 
+def test_last_night_that_is_removed_leaves_no_archive(world: GcpNightWorld, installed: GcpNights) -> None:
+    """Another night that is being installed has its record already, and may need the archive."""
+    other = NightRecord(STORE, "other")
+    other.install(msgspec.structs.replace(world.night, name="other"))
+    installed.remove(NIGHT, STORE, lambda _: None)
+    assert archives(world)
+    other.remove()
+    installed.remove(NIGHT, STORE, lambda _: None)
+    assert archives(world) == []
+
+
 def failed_call(world: GcpNightWorld, kind: str, code: int) -> None:
     job_of(world, kind).update(status={"code": code}, lastAttemptTime="2026-11-23T21:00:00.5Z")
 
 
 def forget_archives(world: GcpNightWorld) -> None:
-    for name in [name for name in world._objects.objects if name.startswith("runs/nights/function-")]:
+    for name in archives(world):
         del world._objects.objects[name]
+
+
+def archives(world: GcpNightWorld) -> list[str]:
+    return [name for name in world._objects.objects if name.startswith("runs/nights/function-")]
 
 
 def test_failed_call_is_forgotten_after_a_later_one_or_a_new_installation(

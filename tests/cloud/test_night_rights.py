@@ -348,12 +348,19 @@ def test_a_night_that_is_removed_takes_archives_with_it_that_no_other_needs(kept
     assert kept.archives == {"a", "young"}
 
 
+def test_last_night_that_is_removed_leaves_no_archive(kept: Kept) -> None:
+    for name in ("a", "b"):
+        kept.nights.remove(name, "s3://bucket/runs", lambda _: None)
+        NightRecord("s3://bucket/runs", name).remove()
+    assert kept.archives == set()
+
+
 def test_archive_stays_where_its_use_is_unknown(kept: Kept) -> None:
     said: list[str] = []
     kept.denied = "spotrun-night-a"
     kept.nights.remove("b", "s3://bucket/runs", said.append)
     assert kept.archives == {"a", "b", "older", "young"}
-    assert "archives of older versions stay in s3://bucket/runs/nights" in said[0]
+    assert "archives that no night needs may stay in s3://bucket/runs/nights" in said[0]
 
 
 def test_archive_is_put_even_if_a_stranger_has_put_one_of_its_name(kept: Kept) -> None:

@@ -188,7 +188,7 @@ class AwsNights:
             say(f"note: {self._region.name} had no stack {name_of(name)}")
         elif _is_of(found, store):
             stack.delete(found)
-        NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say)
+        NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say, removed=name)
 
     def alarm(self, name: str) -> Alarm:
         return AwsAlarm(self._region, name)

@@ -250,7 +250,7 @@ class GcpNights:
             service = Call(RUN, "DELETE", f"v2/{self._service(name)}")
             if self._delete(f"the service {name_of(name)}", service):
                 self._wait(name, lambda found: found is None)
-        NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say)
+        NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say, removed=name)
 
     def alarm(self, name: str) -> Alarm:
         due = [self._job(name, kind) for kind in (BEGIN, AGAIN)]
