@@ -554,15 +554,24 @@ def test_instance_whose_labels_are_changed_is_found_by_its_name(
     assert cloud.remarks == ()
 
 
-def test_odd_labels_of_a_foreign_instance_are_a_remark(gce: GoogleServer, cloud: GcpDriver, clock: ManualClock) -> None:
+def test_foreign_instance_with_a_runs_labels_is_a_remark_and_no_instance(
+    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
+) -> None:
     running_one = running(cloud, clock)
     labels = {"spotrun-run": RUN, "spotrun-launch": "9" * 30, "spotrun-nano-usd-per-hour": "nan"}
-    foreign(gce, ["copied"], labels)
+    foreign(gce, ["copied", "spotrun-copied"], labels)
+    foreign(gce, ["spotrun-web"], {})
     clock.advance(60)
-    found = {each.instance_id: each for each in cloud.instances()}
-    assert found[running_one.instance_id].offering.price_usd_per_hour > 0
-    assert (found["copied"].launch, found["copied"].token) == (0, "")
-    assert [remark for remark in cloud.remarks if "copied has labels that nobody can read" in remark]
+    for _ in range(2):
+        assert alive(cloud) == [running_one.instance_id]
+        assert [each.partition(" ")[0] for each in cloud.remarks] == ["copied", "spotrun-copied"]
+        clock.advance(60)
+    assert f"gcloud compute instances delete copied --zone {A} --project" in cloud.remarks[0]
+    for name in ("copied", "spotrun-copied"):
+        del gce.project.vms[A, name]
+    clock.advance(60)
+    assert alive(cloud) == [running_one.instance_id]
+    assert cloud.remarks == ()
 
 
 def test_the_bill_is_by_the_price_of_the_list_and_counts_from_when_it_ran(

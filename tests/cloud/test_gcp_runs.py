@@ -149,17 +149,22 @@ def test_instance_that_hangs_without_its_labels_is_ended_before_another_trains(r
     completes(run, instances=2)
 
 
-def test_foreign_copy_of_an_instance_is_not_the_instance(run: PlainGcpRun) -> None:
+def test_foreign_copy_of_an_instance_neither_is_ended_nor_keeps_a_completed_run(run: PlainGcpRun) -> None:
     """The console's *Create similar* copies the labels, and what starts the agent."""
     assert run.trains_within(60)
     (mine,) = run.account.alive
     labels = dict(run.google.project.vm(mine).labels)
     run.google.project.insert(B, wished("copy", labels=labels), "somebody", None)
+    run.google.foreign.add("copy")
     run.goes_on(120)
-    assert run.account.alive == [mine]
+    assert sorted(run.account.alive) == ["copy", mine]
+    remark = run.ticks[-1].remark or ""
+    assert remark.count("copy has a run's labels, but spotrun has not made it") == 1
+    assert "cannot be ended" not in remark
     assert run.training is not None
     assert len(run.state.launches) == 1
     run.completes()
     assert run.ends_within(240)
-    assert [each for each in run.misbooked() if "copy" not in each] == []
+    assert run.account.alive == ["copy"]
+    assert run.misbooked() == []
     assert run.left_behind == []

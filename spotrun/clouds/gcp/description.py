@@ -99,9 +99,9 @@ def instance_of(record: Record, history: History, seen: Instance | None) -> Inst
 
 
 def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
-    """Convert a row to an Instance. Return None if neither its name nor its labels contain a run's uid."""
-    run_uid, name, labels = run_of(row), read_name(row["name"]), row.get("labels", {})
-    if not run_uid:
+    """Convert a row to an Instance. Return None if its name is not one of spotrun's."""
+    name, labels = read_name(row["name"]), row.get("labels", {})
+    if name is None:
         return None
     state = _STATES.get(str(row.get("status")), InstanceState.RUNNING)
     launched_at = moment(row.get("creationTimestamp")) or datetime.fromtimestamp(0, UTC)
@@ -110,9 +110,9 @@ def _listed(row: Mapping[str, Any], history: History) -> Instance | None:
     stopped_at = moment(row.get("lastStopTimestamp")) if state is InstanceState.STOPPED else None
     return Instance(
         instance_id=row["name"],
-        token=(name.token if name is not None else "") or labels.get(label.TOKEN, ""),
-        run_uid=run_uid,
-        launch=name.launch if name is not None else _number(labels.get(label.LAUNCH)),
+        token=name.token or labels.get(label.TOKEN, ""),
+        run_uid=name.run_uid,
+        launch=name.launch,
         offering=offering,
         state=state,
         launched_at=launched_at,

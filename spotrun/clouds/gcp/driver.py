@@ -74,6 +74,7 @@ class GcpDriver:
         self._known: dict[str, Instance] = {}
         self._accepted: dict[str, tuple[float, Instance]] = {}
         self._odd: dict[str, str] = {}
+        self._copies: dict[str | None, dict[str, str]] = {}
         self._ending: dict[str, _Ending] = {}
         self._absent: set[str] = set()
         """Names of instances that Google did not find when they were to be ended."""
@@ -276,11 +277,21 @@ class GcpDriver:
         yield from (f"{name} is left out: {why}" for name, why in sorted(self._offered.left_out.items()))
         yield from (f"{zone} is left out: Google does not answer for it" for zone in self._blind())
         yield from (f"{instance_id} has {odd}" for instance_id, odd in sorted(self._odd.items()))
+        yield from self._copied()
         yield from self._still_there()
         if abs(self._clock.ahead) > SKEW_WARNED:
             yield f"{in_words(self._clock.ahead, 'Google')}, and the run uses Google's clock"
         for catalog in self.__dict__.get("_catalogs", {}).values():
             yield from catalog.remarks
+
+    def _copied(self) -> Iterator[str]:
+        """
+        Describe each instance to which a user has copied the labels of one of spotrun's. It is not the run's: the run
+        neither waits for its end nor ends it, which the condition of the runner's role would not allow.
+        """
+        for name, zone in sorted({name: zone for each in self._copies.values() for name, zone in each.items()}.items()):
+            command = f"gcloud compute instances delete {name} --zone {zone} --project {self._project}"
+            yield f"{name} has a run's labels, but spotrun has not made it, and does not end or bill it: {command}"
 
     def _still_there(self) -> Iterator[str]:
         """Describe each instance that still exists long after Google accepted a request to delete it (G12)."""
@@ -300,6 +311,7 @@ class GcpDriver:
             self._is_blind = True
             known = self._snapshots[run_uid] = (now_s, look(self._google, self._project, run_uid))
             self._is_blind = False
+            self._copies[run_uid] = known[1].copies
         return known[1]
 
     def _instance(self, record: Record) -> Instance | None:

@@ -4,7 +4,7 @@ operations on instances.
 
 Both calls search by name, because an instance's name never changes. A search by label would miss an instance whose
 label a policy or a user has removed. The first call searches by label too. This finds a copy that a user has made of an
-instance: it has spotrun's labels, but another name.
+instance: it has spotrun's labels, but another name. A copy is no instance of the run: a role for runners may be unable to end it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.config import region_of
-from spotrun.clouds.gcp.description import Record, run_of
-from spotrun.clouds.gcp.names import OURS
+from spotrun.clouds.gcp.description import Record, last_part, run_of
+from spotrun.clouds.gcp.names import OURS, read_name
 from spotrun.clouds.gcp.operations import Operation, read_operations
 from spotrun.clouds.gcp.request import RUN
 from spotrun.errors import CloudUnavailable
@@ -29,11 +29,13 @@ _PAGE = {"maxResults": "500", "returnPartialSuccess": "true"}
 class InstanceListing(NamedTuple):
     """
     The result of `look`. `records` are the records of instances, keyed by name. `unreachable` names the zones whose
-    instances Google could not list; it has UNNAMED if Google does not name them.
+    instances Google could not list; it has UNNAMED if Google does not name them. `copies` maps the name of each
+    instance that has a run's label, but a name that spotrun does not give, to its zone.
     """
 
     records: dict[str, Record]
     unreachable: frozenset[str]
+    copies: dict[str, str]
 
 
 def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
@@ -49,8 +51,9 @@ def look(google: Google, project: str, run_uid: str | None) -> InstanceListing:
     for operation in operations:
         by_name.setdefault(operation.target, []).append(operation)
     names = {*rows, *by_name}
-    records = {name: Record(name, rows.get(name), by_name.get(name, ())) for name in sorted(names)}
-    return InstanceListing(records, unreachable | blind)
+    records = {name: Record(name, rows.get(name), by_name.get(name, ())) for name in sorted(names) if read_name(name)}
+    copies = {name: last_part(row["zone"]) for name, row in rows.items() if run_of(row) and name not in records}
+    return InstanceListing(records, unreachable | blind, copies)
 
 
 def require_seen(seen: InstanceListing, must_see: Collection[str]) -> None:
