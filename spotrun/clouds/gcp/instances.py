@@ -4,7 +4,8 @@ operations on instances.
 
 Both calls search by name, because an instance's name never changes. A search by label would miss an instance whose
 label a policy or a user has removed. The first call searches by label too. This finds a copy that a user has made of an
-instance: it has spotrun's labels, but another name. A copy is no instance of the run: a role for runners may be unable to end it.
+instance: it has spotrun's labels, but another name. A copy is no instance of the run, because the runner's role can end
+only instances with spotrun's names.
 """
 
 from __future__ import annotations
