@@ -30,7 +30,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
       interval, divided by the mean. It is computed from the differences between the blocks, and is 0 if there is only
       one block.
     - `data_wait`: the share of `seconds` in which the training waited for data
-    - `cpu_share`, `gpu_share`: the shares of `seconds` in which the processors and the GPUs were busy; None if unknown
+    - `cpu_share`: the share of `seconds` in which the run's own processes kept the `cpus` processors that they may use
+      busy; None if unknown
+    - `gpu_share`: the share of `seconds` in which the GPUs were busy; None if unknown
     - `memory_bytes`, `gpu_memory_bytes`: the peak memory use of the machine, and of all its GPUs together
     - `steps_total`: the number of steps of the whole training; None if unknown
     """
@@ -122,6 +124,7 @@ class Meter:
         low, _, high = quantiles(rates, n=QUARTERS, method="inclusive") if len(rates) > 1 else rates * 3
         whole = sum(self._blocks, TrainingStatus())
         used, shares = self._usages, [usage.gpu_share for usage in self._usages if usage.gpu_share is not None]
+        own = [usage.own_cpu_share for usage in used if usage.own_cpu_share is not None]
         return Measurement(
             steps=whole.steps,
             samples=whole.samples,
@@ -130,8 +133,8 @@ class Meter:
             high=high,
             doubt=_doubt(self._blocks),
             data_wait=min(1.0, whole.waited_s / whole.seconds),
-            cpus=used[-1].cpus if used else 0,
-            cpu_share=fmean(usage.cpu_share for usage in used) if used else None,
+            cpus=used[-1].own_cpus if used else 0,
+            cpu_share=fmean(own) if own else None,
             gpu_share=fmean(shares) if shares else None,
             memory_bytes=max((usage.memory_used_bytes for usage in used), default=0),
             gpu_memory_bytes=max((usage.gpu_memory[0] for usage in used), default=0),

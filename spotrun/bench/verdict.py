@@ -21,7 +21,7 @@ LITTLE = 0.05
 INPUT_BOUND = 0.30
 """Above this share of a step, waiting for data is the first thing to improve."""
 BUSY = 0.8
-"""If processors are busy for this share of the time or more, they have hardly any time to spare."""
+"""If a training keeps its processors busy for this share of the time or more, it needs all of them."""
 MORE_CPUS = 8
 GAIN_MAX = 100.0
 
@@ -41,8 +41,8 @@ def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     Return the speedup with `more` additional CPUs, provided that the data loaders use them as fully as the present
     CPUs.
 
-    Return None if the present CPUs are not busy. Then more CPUs would not help, because loading waits for something
-    else, or has too few workers.
+    Return None if the training does not keep the present CPUs busy. Then more CPUs would not help, because loading
+    waits for something else, or has too few workers.
     """
     if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
         return None
@@ -70,7 +70,7 @@ def verdict(measured: Measurement) -> str:
 def _spare(measured: Measurement) -> str:
     if measured.cpu_share is None:
         return ""
-    return f" (its CPUs are {measured.cpu_share:.0%} busy: first try more workers, or faster storage)"
+    return f" (it keeps its CPUs {measured.cpu_share:.0%} busy: first try more workers, or faster storage)"
 
 
 def _idle(measured: Measurement) -> str:

@@ -105,14 +105,18 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The utilization of a machine. `cpu_share` is the share of time in which its `cpus` processors were busy. `gpus` are
-    the GPUs that a training can use, unless their driver does not report how busy they are.
+    The utilization of a machine. `cpu_share` is the share of time in which its `cpus` processors were busy, with
+    whatever program. `own_cpu_share` is the share of time in which the processes of this run kept those `own_cpus`
+    processors busy that they may use; None if it is unknown. `gpus` are the GPUs that a training can use, unless their
+    driver does not report how busy they are.
     """
 
     cpus: Count
     cpu_share: Share
     memory_bytes: Count
     memory_used_bytes: Count
+    own_cpus: Count = 0
+    own_cpu_share: Share | None = None
     gpus: tuple[Gpu, ...] = ()
 
     @property

@@ -47,8 +47,10 @@ from tests.support.stored_runs import store_run
 T4, V100 = "T4:1", "V100:1"
 V100_KIND, T4_KIND = Accelerators("V100"), Accelerators("T4")
 USAGE = Usage(
-    cpus=8,
-    cpu_share=0.25,
+    cpus=16,
+    cpu_share=0.97,  # most of it by other programs
+    own_cpus=8,
+    own_cpu_share=0.25,
     memory_bytes=16 << 30,
     memory_used_bytes=4 << 30,
     gpus=(Gpu(share=0.5, memory_bytes=16 << 30, memory_used_bytes=3 << 30),),
@@ -108,9 +110,19 @@ def test_the_beginning_is_left_out():
     assert (found.steps, found.samples) == (60, 960)
     assert (found.steps_per_s, found.samples_per_s) == pytest.approx((10.0, 160.0))
     assert (found.data_wait, found.low, found.high) == pytest.approx((0.4, 10.0, 10.0))
-    assert (found.cpu_share, found.gpu_share, found.gpu_memory_bytes) == (0.25, 0.5, 3 << 30)
+    assert (found.gpu_share, found.gpu_memory_bytes) == (0.5, 3 << 30)
     assert found.steps_total == 50 / (50 / 500) * 2
     assert found.samples_total == pytest.approx(16_000)
+
+
+def test_machine_that_other_programs_keep_busy_needs_no_more_vcpus():
+    meter = Meter(steps=60)
+    for steps in range(0, 90, 6):
+        meter.show(status(steps))
+    assert meter.measured is not None
+    assert (meter.measured.cpus, meter.measured.cpu_share) == (8, 0.25)
+    assert cpus_gain(meter.measured) is None
+    assert "it keeps its CPUs 25% busy: first try more workers" in verdict(meter.measured)
 
 
 def test_restarted_agent_is_measured_again():
@@ -154,7 +166,7 @@ def test_amdahl_bounds_both_remedies():
     ("wait", "cpu_share", "gpu_share", "said"),
     [
         (0.7, 0.95, None, "input-bound: a faster device gains at most 1.4×; 8 more vCPUs gain 1.5× if the loaders"),
-        (0.7, 0.2, None, "faster loading gains at most 3.3× (its CPUs are 20% busy: first try more workers"),
+        (0.7, 0.2, None, "faster loading gains at most 3.3× (it keeps its CPUs 20% busy: first try more workers"),
         (0.1, 0.2, None, "partly input-bound: a faster device gains at most 10.0×"),
         (0.01, 0.2, 0.97, "compute-bound: faster loading gains at most 1.0×, a faster device may gain more"),
         (0.01, 0.2, 0.4, "its GPUs compute 40% of the time: try a larger batch, or less Python"),

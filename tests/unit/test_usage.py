@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,10 @@ GPUS = (
 MEMORY = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    4000000 kB\n"
 
 
-def tell(folder: Path, *ticks: int) -> Machine:
+def tell(folder: Path, *ticks: int, own_cpu_s: Callable[[], float] | None = None) -> Machine:
     (folder / "stat").write_text(f"cpu  {' '.join(map(str, ticks))}\ncpu0 1 2 3\n")
     (folder / "meminfo").write_text(MEMORY)
-    return Machine(folder)
+    return Machine(folder, own_cpu_s)
 
 
 def test_the_machine_is_looked_at_since_the_look_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -44,6 +45,25 @@ def test_the_machine_is_looked_at_since_the_look_before(tmp_path: Path, monkeypa
     assert machine.usage() == found, "no tick has passed"
 
 
+def test_own_share_is_of_the_processors_that_the_run_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Here 2 of 8 processors, of which it has used 1.5 for 10 s. Other programs keep all of them busy."""
+    monkeypatch.setattr(usage, "LOOKS_EVERY_S", 0.0)
+    monkeypatch.setattr(usage.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(usage.os, "sched_getaffinity", lambda _: {3, 4})
+    own_cpu_s = iter([100.0, 115.0, 0.0])
+    machine = tell(tmp_path, *[0] * 10, own_cpu_s=lambda: next(own_cpu_s))
+    ticks = os.sysconf("SC_CLK_TCK")
+    tell(tmp_path, 8 * 10 * ticks, *[0] * 9)
+    found = machine.usage()
+    assert found is not None
+    assert (found.cpus, found.cpu_share) == (8, 1.0)
+    assert (found.own_cpus, found.own_cpu_share) == (2, pytest.approx(0.75))
+    tell(tmp_path, 8 * 20 * ticks, *[0] * 9)
+    ended = machine.usage()
+    assert ended is not None
+    assert ended.own_cpu_share == 0, "of processes that have ended, and for which nothing has waited"
+
+
 @pytest.mark.parametrize("missing", ["stat", "meminfo"])
 def test_a_machine_that_does_not_tell_has_no_figures(tmp_path: Path, missing: str):
     machine = tell(tmp_path, *range(10))
@@ -54,9 +74,10 @@ def test_a_machine_that_does_not_tell_has_no_figures(tmp_path: Path, missing: st
 def test_this_machine_tells(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(usage, "LOOKS_EVERY_S", 0.0)
     machine, give_up_at = Machine(), time.monotonic() + 60
-    while (found := machine.usage()) is None or not found.cpu_share:
+    while (found := machine.usage()) is None or not found.cpu_share or not found.own_cpu_share:
         assert time.monotonic() < give_up_at
     assert 0 < found.cpu_share <= 1
+    assert 0 < found.own_cpu_share <= 1
     assert 0 < found.memory_used_bytes < found.memory_bytes
 
 

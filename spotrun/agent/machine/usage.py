@@ -1,7 +1,8 @@
 """
 Measures how much of the machine's processors, memory and GPUs is in use, and how long the training waits for data.
 
-On every cloud except the local one, the training is alone on the machine, so the figures measure only the training.
+On your own machine, and on a cluster's node, other programs may run next to the training. Except for the processor time
+of the run's own processes, the figures include these programs.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from spotrun.agent.machine import process_groups
 from spotrun.folder.status_objects import Busy, Gpu, MachineUse, TrainingStatus, Usage
 from spotrun.trainer_link import Progress
 
@@ -27,11 +31,14 @@ WORTH_TELLING = 0.30
 class Machine:
     """
     Measures the use of this machine, from /proc/stat and /proc/meminfo (proc(5)). Time in which a processor waits for a
-    disk or for the hypervisor does not count as busy.
+    disk or for the hypervisor does not count as busy. `own_cpu_s` returns the processor seconds that the run's own
+    processes have used so far; by default, these are this process and its descendants.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), own_cpu_s: Callable[[], float] | None = None) -> None:
         self._proc = proc
+        self._read_own_cpu_s = own_cpu_s or partial(process_groups.cpu_s, os.getpid())
+        self._own_cpu_s = self._read_own_cpu_s()
         self._looked_s = float("-inf")
         self._times = self._read_times()
         self._newest: Usage | None = None
@@ -57,6 +64,7 @@ class Machine:
 
     def _look(self, gpus: tuple[Gpu, ...]) -> Usage | None:
         before, self._times = self._times, self._read_times()
+        own_before_s, self._own_cpu_s = self._own_cpu_s, self._read_own_cpu_s()
         memory = self._read_memory()
         if before is None or self._times is None or memory is None:
             return None
@@ -64,11 +72,15 @@ class Machine:
         if passed <= 0:
             return self._newest
         total_bytes, available_bytes = memory
+        cpus, own_cpus = os.cpu_count() or 1, len(os.sched_getaffinity(0))
+        own_possible_s = passed / os.sysconf("SC_CLK_TCK") / cpus * own_cpus
         return Usage(
-            cpus=os.cpu_count() or 1,
+            cpus=cpus,
             cpu_share=min(1.0, max(0.0, computed / passed)),
             memory_bytes=total_bytes,
             memory_used_bytes=max(0, total_bytes - available_bytes),
+            own_cpus=own_cpus,
+            own_cpu_share=min(1.0, max(0.0, (self._own_cpu_s - own_before_s) / own_possible_s)),
             gpus=gpus,
         )
 
