@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import DetachOption, LaunchStoreOption, ScriptArguments, SpecArgument, YesOption
+from spotrun.cli.options import (
+    DetachOption,
+    LaunchDryRunOption,
+    LaunchStoreOption,
+    ScriptArguments,
+    SpecArgument,
+    YesOption,
+)
 from spotrun.errors import SpecInvalid
 
 if TYPE_CHECKING:
     from spotrun.runs.prepared import Prepared
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be rented, and rent nothing.")]
 NameOption = Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="Give the run this name.")]
 CloudOption = Annotated[str | None, typer.Option("--cloud", metavar="CLOUD", help="Train on this cloud.")]
 RegionOption = Annotated[str | None, typer.Option("--region", metavar="REGION", help="Rent only in this region.")]
@@ -53,7 +59,7 @@ def launch(
     arguments: ScriptArguments = None,
     yes: YesOption = False,
     detach: DetachOption = False,
-    dry_run: DryRunOption = False,
+    dry_run: LaunchDryRunOption = False,
     name: NameOption = None,
     cloud: CloudOption = None,
     region: RegionOption = None,

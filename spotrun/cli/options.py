@@ -61,6 +61,7 @@ LaunchStoreOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LaunchDryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be rented, and rent nothing.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DetachOption = Annotated[

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import (
     DetachOption,
     JsonOption,
+    LaunchDryRunOption,
     LaunchStoreOption,
     ScriptArguments,
     SpecArgument,
@@ -16,6 +17,9 @@ from spotrun.cli.options import (
     print_json,
 )
 from spotrun.errors import needs_extra
+
+if TYPE_CHECKING:
+    from spotrun.sweep.report import SweepShown
 
 GridOption = Annotated[
     list[str] | None,
@@ -108,6 +112,7 @@ def sweep(
     name: NameOption = None,
     yes: YesOption = False,
     detach: DetachOption = False,
+    dry_run: LaunchDryRunOption = False,
     foreground: ForegroundOption = False,
     store: LaunchStoreOption = None,
     as_json: JsonOption = False,
@@ -125,7 +130,6 @@ def sweep(
     import sys
 
     with needs_extra("sweep", "a sweep"):
-        from spotrun.sweep import report
         from spotrun.sweep import starting as sweep_start
 
     wish = sweep_start.SweepFlags(
@@ -144,10 +148,19 @@ def sweep(
         store=store,
     )
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-        outcome = sweep_start.attended(spec_path, arguments or (), wish, yes=yes, detach=detach, background=foreground)
-    if outcome.shown is not None and as_json:
-        print_json(report.as_json(outcome.shown))
-    elif outcome.shown is not None:
-        report.show(outcome.shown)
+        outcome = sweep_start.attended(
+            spec_path, arguments or (), wish, yes=yes, detach=detach, background=foreground, dry_run=dry_run
+        )
+    if outcome.shown is not None:
+        _show(outcome.shown, as_json=as_json)
     if outcome.error is not None:
         raise outcome.error
+
+
+def _show(sweep: SweepShown, *, as_json: bool) -> None:
+    from spotrun.sweep import report
+
+    if as_json:
+        print_json(report.as_json(sweep))
+    else:
+        report.show(sweep)

@@ -21,6 +21,7 @@ from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.folder import workdir
 from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, replace_sweep
 from spotrun.policy.deadline import deadline_at
+from spotrun.policy.money import life_of
 from spotrun.runs.asking import confirm, say
 from spotrun.runs.background import Background, log_named
 from spotrun.runs.first_look import Market, look_at_market, readable_store
@@ -28,7 +29,7 @@ from spotrun.runs.flags import read_flag
 from spotrun.runs.known import require_known
 from spotrun.runs.locks import alone, lock_of
 from spotrun.runs.open_run import OpenRun, default_store
-from spotrun.runs.prepared import billed, prepare
+from spotrun.runs.prepared import Prepared, billed, prepare
 from spotrun.runs.sweeps import NamedSweep, sweep_named
 from spotrun.spec.file import load_spec, placed
 from spotrun.spec.model import RunSpec
@@ -37,8 +38,8 @@ from spotrun.spec.values import read_deadline, read_name
 from spotrun.store.opening import open_store
 from spotrun.sweep.attending import Sweeping, SweepJob
 from spotrun.sweep.report import SweepShown, params_in_words
-from spotrun.sweep.rungs import LEAST, SPARE, Begin, SweepPlan, need_of, next_actions, trials_of
-from spotrun.units import count_of, format_duration, parse_usd
+from spotrun.sweep.rungs import ALONE, LEAST, SPARE, Begin, SweepPlan, need_of, next_actions, trials_of
+from spotrun.units import count_of, format_duration, parse_usd, to_the_second
 
 SUFFIX = "-sweep"
 RATES = ("acc", "auc", "f1", "iou", "bleu", "rouge", "precision", "recall", "psnr", "r2")
@@ -91,11 +92,18 @@ class RequestedSweep(NamedTuple):
 
 
 def attended(
-    spec_path: Path, arguments: Sequence[str], wish: SweepFlags, *, yes: bool, detach: bool, background: bool
+    spec_path: Path,
+    arguments: Sequence[str],
+    wish: SweepFlags,
+    *,
+    yes: bool,
+    detach: bool,
+    background: bool,
+    dry_run: bool,
 ) -> Outcome:
     """
     Begin the sweep, or continue it if it exists already. Then take care of it until it is over, or start a process in
-    the background that takes care of it.
+    the background that takes care of it. With `dry_run`, only show what the first trial would rent.
 
     Raises:
         SpecInvalid: the sweep cannot begin as requested; nothing was rented.
@@ -103,10 +111,16 @@ def attended(
     asked = _asked(spec_path, arguments, wish)
     deadline_s = _deadline_s(asked.wanted.spec, wish.deadline)
     if (sweep := _found(asked)) is None or sweep.run(1) is None:
-        plan = _checked(spec_path, asked, deadline_s)
+        plan = _checked(spec_path, asked, deadline_s, dry_run=dry_run)
+        if dry_run:
+            return Outcome(None, None)
         count = count_of(len(asked.wanted.params), "trial")
         default = not billed(asked.wanted.spec)
         confirm(yes, f"Begin {count} for ${plan.budget_usd}?", default=default, declined="nothing was launched")
+    elif dry_run:
+        raise SpecInvalid(
+            f"the sweep {asked.name} has begun already", hint="without --dry-run, the same command continues it"
+        )
     else:
         plan, _ = _with_prices(asked)
     asked = asked._replace(wanted=asked.wanted._replace(plan=plan))
@@ -251,7 +265,7 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
 # -- before anything is rented ---------------------------------------------------------------------------------------
 
 
-def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -> SweepPlan:
+def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None, *, dry_run: bool) -> SweepPlan:
     """
     Check that the first trial can begin. Show the suitable offerings and the number of trials. Return the sweep's plan
     with the current prices added.
@@ -267,14 +281,26 @@ def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -
         begins = [each for each in next_actions(plan, [], left) if isinstance(each, Begin)]
         if not begins:
             raise _no_trial(plan, left)
-        prepared = prepare(
-            trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left), world=market.world
-        )
-    prepared.show()
+        trial = trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left)
+        prepared = prepare(trial, dry_run=dry_run, world=market.world)
+    prepared.show(_short_life(prepared, begins[0]))
     count = count_of(len(wanted.params), "trial")
     params = params_in_words(wanted.params[0])
     print(f"{asked.name}: {count}, at most {plan.max_parallel} at once, the first with {params}.")
     return plan
+
+
+def _short_life(prepared: Prepared, first: Begin) -> list[str]:
+    """
+    Return a note if the first trial's budget reserves an instance for less than the time for which that trial may run
+    alone. Then it probably pays for several starts, and perhaps for no epoch.
+    """
+    life = life_of(prepared.market.facts, prepared.chosen)
+    assert life is not None, prepared.chosen  # otherwise it would not be the first choice
+    if first.work is not None or life >= ALONE:
+        return []
+    reserves = f"the first trial's budget of ${first.budget_usd} reserves only {to_the_second(life)} of an instance"
+    return [f"{reserves} at its maximum price, its start included: raise --budget, or lower resources.max_price"]
 
 
 def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:

@@ -82,6 +82,21 @@ def test_a_budget_below_the_need_that_the_job_tells_is_refused(job: Path, spotru
     assert "--deadline leaves 11h, but a trial may take" in found.err
 
 
+@pytest.mark.parametrize(
+    ("budget", "job_more", "is_short"),
+    [("1.20", "", True), ("400", "", False), ("1.20", "policy: {expected_work: 5m}\n", False)],
+)
+def test_dry_run_names_a_trials_budget_that_reserves_only_minutes_and_makes_nothing(
+    job: Path, spotrun: Spotrun, budget: str, job_more: str, is_short: bool
+) -> None:
+    job.write_text(JOB + job_more)
+    found = spotrun("sweep", str(job), "--grid", "lr=1e-3,3e-4", "--budget", budget, "--dry-run")
+    assert found.code == 0, found
+    assert "net-sweep: 2 trials, at most 4 at once" in found.out
+    assert ("note: the first trial's budget of $0.60 reserves only 11m" in found.err) == is_short, found.err
+    assert not (job.parent / "runs").exists()
+
+
 # -- in a store ------------------------------------------------------------------------------------------------------
 
 
@@ -180,3 +195,10 @@ def test_continued_sweep_says_that_the_work_folder_has_changed(
     found = spotrun(*words)
     assert found.code == 0
     assert f"note: files of the work folder have changed since net-1-{UID} was launched" in found.err
+
+
+def test_dry_run_of_a_sweep_that_has_begun_is_refused(begun: NamedSweep, job: Path, spotrun: Spotrun) -> None:
+    found = spotrun("sweep", job, *RIGHT, "--name", "net", "--dry-run")
+    assert found.code == 2
+    assert "the sweep net has begun already" in found.err
+    assert find_sweep(begun.store, "net") == begun.record
