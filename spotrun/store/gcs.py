@@ -49,7 +49,7 @@ that the answer was damaged.
 """
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
-_LOGIN = f"{_LOG_IN}; `spotrun doctor gcp` says what a federated or impersonated login lacks"
+_LOGIN_REFUSED = f"{_LOG_IN}; `spotrun doctor gcp` says what a federated or impersonated login lacks"
 _PERIMETER = (
     "call from inside the perimeter of VPC Service Controls, or ask its administrator for an ingress rule: "
     "https://cloud.google.com/vpc-service-controls/docs/troubleshooting"
@@ -152,7 +152,7 @@ class GcsStore(BucketStore):
             case auth.GoogleAuthError() if isinstance(error, auth.TransportError) or error.retryable:
                 return StoreUnavailable(f"{what}: the credentials are temporarily unavailable: {error}")
             case auth.GoogleAuthError():
-                return StoreError(f"{what}: {error}", hint=_LOGIN)
+                return StoreError(f"{what}: {error}", hint=_LOGIN_REFUSED)
             case _ if isinstance(error, _PASSING):
                 return StoreUnavailable(f"{what}: {error}", hint="check the network")
         return None
