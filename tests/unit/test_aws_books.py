@@ -162,7 +162,7 @@ def late(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Pla
     return run
 
 
-def test_run_that_completes_before_ec2_lists_its_instance_is_booked_and_leaves_no_guard(late: PlainAwsRun) -> None:
+def _waits_for_the_list_and_books_all(late: PlainAwsRun) -> None:
     late.goes_on(40)
     late.completes()
     late.goes_on(10)
@@ -170,18 +170,16 @@ def test_run_that_completes_before_ec2_lists_its_instance_is_booked_and_leaves_n
     assert late.ends_within(1500)
     assert late.misbooked() == []
     assert late.left_behind == []
+
+
+def test_run_that_completes_before_ec2_lists_its_instance_is_booked_and_leaves_no_guard(late: PlainAwsRun) -> None:
+    _waits_for_the_list_and_books_all(late)
 
 
 def test_a_new_runner_waits_too_for_an_instance_whose_agent_has_reported(late: PlainAwsRun) -> None:
     """It has not seen the answer of RunInstances."""
     late.runner = late.new_runner()
-    late.goes_on(40)
-    late.completes()
-    late.goes_on(10)
-    assert not late.ticks[-1].done
-    assert late.ends_within(1500)
-    assert late.misbooked() == []
-    assert late.left_behind == []
+    _waits_for_the_list_and_books_all(late)
 
 
 def test_instance_that_a_stale_list_shows_as_pending_is_billed_from_its_agents_first_report(late: PlainAwsRun) -> None:
