@@ -102,7 +102,7 @@ def _rented(cloud: str | None, store: str | None, instance_type: str | None) -> 
             raise SpecInvalid(f"{given[0]} works only with --cloud", hint="add --cloud aws or --cloud gcp")
         return None
     named = cloud_named(cloud)
-    if named.here and store is None:
+    if named.here and store is None and instance_type is None:
         return None
     if not named.example_kind:
         raise SpecInvalid(f"init writes no job for {cloud}", hint="leave out --cloud, and edit the file")

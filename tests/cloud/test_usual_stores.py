@@ -69,5 +69,9 @@ def test_a_store_that_is_named_is_written_without_a_call(called: Spotrun) -> Non
     assert load_spec(Path("train.yaml")).checkpoint.uri == "s3://my-bucket/runs"
     refused = called.call("init", "train.py", "--store", "s3://my-bucket/runs", "--force", code=SpecInvalid.exit_code)
     assert "--store works only with --cloud" in refused
+    local = ("init", "train.py", "--cloud", "local", "--instance-type", "c7i.large", "--force")
+    assert "init writes no job for local" in called.call(*local, code=SpecInvalid.exit_code), (
+        "the flag would be ignored"
+    )
     refused = called.call("init", "train.py", "--cloud", "slurm", "--force", code=SpecInvalid.exit_code)
     assert "init writes no job for slurm" in refused
