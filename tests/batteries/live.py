@@ -136,7 +136,7 @@ def _run(typed: Typed, environment: Mapping[str, str], folder: str, *, is_shown:
 def own_account(cloud: str) -> Iterator[Account]:
     """The account whose credentials the environment has."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path}
+    environment = {**os.environ, "PATH": path, "AWS_DEFAULT_REGION": "us-east-1", "AWS_REGION": "us-east-1"}
     environment.pop("SPOTRUN_STORE", None)
     asked = subprocess.run(["bash", "-c", _IS_SET_UP[cloud]], env=environment, capture_output=True, check=False)
     yield Account(environment, asked.returncode == 0)
