@@ -61,7 +61,10 @@ network knows it. The name contains SECRET. For this reason, spotrun replaces th
 training.
 """
 WORK = "SPOTRUN_MEMBER_WORK"
-"""Environment variable with the work folder of a gang member other than the lead. No checkpoint contains its files."""
+"""
+Environment variable with the work folder of a gang member other than the lead, whose files no checkpoint contains. On
+the lead, it is empty.
+"""
 ANSWERS_WITHIN_S = 60.0
 WITHOUT = f"to train without checkpoints, put env -u {AGENT} before the command"
 

@@ -36,7 +36,6 @@ from spotrun.folder.status_objects import MembersTrainer
 from spotrun.run.events import Cause
 from spotrun.run.reasons import exit_code_in
 from spotrun.run.state import Attempt
-from spotrun.trainer_link import WORK
 from spotrun.units import count_of
 
 TURN_S = 0.1
@@ -56,10 +55,14 @@ succession find are reported: others are temporary.
 
 
 class Follower:
-    """Runs this member's trainers in one attempt."""
+    """
+    Runs this member's trainers in one attempt. `spare` is a trainer that was started before the attempt, and waits for
+    its place in the gang.
+    """
 
-    def __init__(self, context: AgentContext, attempt: Attempt) -> None:
+    def __init__(self, context: AgentContext, attempt: Attempt, spare: TrainerProcess | None = None) -> None:
         self._context = context
+        self._spare = spare
         self._number = attempt.number
         self._place = Rendezvous.of(context, attempt)
         self._reach = Connectivity(
@@ -131,15 +134,20 @@ class Follower:
         newest = self._context.recorder.state.attempts[self._number].trainers[incarnation]
         assert newest.meet is not None
         self._context.status.change(phase="restore")
-        if damage := self._put_files(newest.commit):
-            self._tell_ended(incarnation, decisions.FAILED, self._context.clock.now(), damage, damaged=True)
-            return
-        if self._is_over or self._newest > incarnation:
-            return
-        meets = self._place.variables(incarnation, newest.meet) | {WORK: str(self._context.assignment.work)}
-        self._context.assignment.training_mark.touch()
+        meets = self._place.variables(incarnation, newest.meet)
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.become(incarnation):
+            spare.meet(meets)
+        else:
+            if damage := self._put_files(newest.commit):
+                self._tell_ended(incarnation, decisions.FAILED, self._context.clock.now(), damage, damaged=True)
+                return
+            if self._is_over or self._newest > incarnation:
+                return
+            self._context.assignment.training_mark.touch()
+            spare = start_trainer(self._context, incarnation, meets)
         self._answers.begins(incarnation, self._of_others)
-        self._trainer, self._exited = start_trainer(self._context, incarnation, meets), False
+        self._trainer, self._exited = spare, False
         self._reach.begins()
         self._context.status.change(phase="train")
 
@@ -276,5 +284,7 @@ class Follower:
     def close(self) -> None:
         self._reach.close()
         self._answers.close()
+        if self._spare is not None:
+            self._spare.kill()
         self._end()
         process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)

@@ -17,13 +17,16 @@ from spotrun.agent.agent_context import AgentContext
 from spotrun.agent.attempt import AttemptRun
 from spotrun.agent.attempt_end import await_the_cloud
 from spotrun.agent.attempt_journal import APPEND_WITHIN_S, AttemptJournal
+from spotrun.agent.files.restore import as_uploaded
 from spotrun.agent.follower import Follower
 from spotrun.agent.gang import gang_decisions
 from spotrun.agent.gang.connectivity import Door
 from spotrun.agent.gang.gang_decisions import MemberAction
-from spotrun.agent.gang.rendezvous import Rendezvous
-from spotrun.agent.inbox import LedgerLost, NoticeHeard, PowerOff
-from spotrun.agent.processes.trainer import Newest
+from spotrun.agent.gang.rendezvous import NAMES, Rendezvous
+from spotrun.agent.inbox import LedgerLost, NoticeHeard, PowerOff, TrainerMessage
+from spotrun.agent.processes.trainer import KILL_WITHIN_S, Newest
+from spotrun.agent.processes.trainer_process import SPARE, TrainerProcess, start_trainer
+from spotrun.autoload.late_variables import LATE
 from spotrun.errors import SpotrunError
 from spotrun.folder.ledger import Decide, EntryRefused
 from spotrun.market.accelerators import count_in
@@ -47,6 +50,8 @@ class Membership:
         self._failure = failure
         self._told_setup = False
         self._held: Newest | None = None
+        self._spare: TrainerProcess | None = None
+        self._led = False
         self._door = self._open_door()
 
     def serve(self) -> NoReturn:
@@ -56,8 +61,11 @@ class Membership:
         Raises:
             PowerOff: the run no longer needs this instance, or the cloud takes it.
         """
-        while True:
-            self._train(self._await_attempt())
+        try:
+            while True:
+                self._train(self._await_attempt())
+        finally:
+            self._end_spare()
 
     def _open_door(self) -> Door | None:
         """
@@ -78,6 +86,8 @@ class Membership:
     def _await_attempt(self) -> Attempt:
         self._context.status.change(phase="ready")
         since_s = self._context.clock.monotonic()
+        if gang_decisions.stands(self._context.recorder.state, self._name) is not MemberAction.TRAIN:
+            self._start_spare()
         while True:
             state = self._context.recorder.state
             match gang_decisions.stands(state, self._name):
@@ -86,12 +96,43 @@ class Membership:
                 case MemberAction.TRAIN:
                     assert state.current is not None
                     return state.current
+                case MemberAction.SAY_READY if state.current is not None and self._is_warming:
+                    pass  # the gang that trains hands over when all members are ready
                 case MemberAction.SAY_READY:
                     self._say_ready(state)
                     since_s = self._context.clock.monotonic()
                 case MemberAction.WAIT:
                     self._start_if_due(state, self._context.clock.monotonic() - since_s)
             self._hear()
+
+    def _start_spare(self) -> None:
+        """
+        Start a trainer that imports its modules while this member waits for an attempt, and needs its place in the gang
+        later (late_variables.py). It begins with the files that a trainer of the attempt would find.
+
+        As for a standby, it is started only if a checkpoint proves that the script uses spotrun's callback. The first
+        program of `run` is a shell, which reads its place at once, so it is not started early.
+        """
+        context = self._context
+        if not context.recorder.state.has_weights or context.spec.train.run is not None or self._failure is not None:
+            return
+        if not self._led:
+            as_uploaded(context, 0)
+        late = context.assignment.folder / "late-variables"
+        for old in late.parent.glob(f"{late.name}*"):
+            old.unlink()
+        context.assignment.training_mark.touch()
+        self._spare = start_trainer(context, SPARE, {LATE: f"{','.join(NAMES)} {late}"}, late)
+
+    @property
+    def _is_warming(self) -> bool:
+        return self._spare is not None and not self._spare.is_warm
+
+    def _end_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.kill()
+            self._spare.wait(KILL_WITHIN_S)
+            self._spare = None
 
     def _say_ready(self, state: RunState) -> None:
         after, launch = state.last_end, state.launches[self._name.launch]
@@ -134,8 +175,8 @@ class Membership:
 
     def _hear(self) -> None:
         """
-        Handle the next letter in the inbox, between two attempts. Only a notice and the loss of the ledger matter then.
-        All other letters are left over from the previous attempt, and are dropped.
+        Handle the next letter in the inbox, between two attempts. Only a notice, the loss of the ledger and a message
+        of the spare matter then. All other letters are left over from the previous attempt, and are dropped.
         """
         try:
             letter = self._context.inbox.get(timeout=TURN_S)
@@ -143,6 +184,8 @@ class Membership:
             return
         if isinstance(letter, NoticeHeard) and letter.kind == "termination":
             raise PowerOff("the cloud is taking this instance before the run needed it")
+        if isinstance(letter, TrainerMessage) and letter.incarnation == SPARE:
+            self._end_spare()  # the script trains without its place in the gang
         if isinstance(letter, LedgerLost):
             self._context.note(f"the ledger did not accept an entry: {letter.reason}")
 
@@ -157,6 +200,7 @@ class Membership:
         """
         loop = self._part_in(attempt)
         self._held = None
+        self._led = isinstance(loop, AttemptRun)
         try:
             if self._failure is not None:
                 self._fail_setup(attempt)
@@ -183,11 +227,14 @@ class Membership:
 
     def _part_in(self, attempt: Attempt) -> AttemptRun | Follower:
         place = Rendezvous.of(self._context, attempt)
+        if self._led and not place.leads:
+            self._end_spare()  # it has read files of the lead
+        spare, self._spare = self._spare, None
         if place.leads:
-            return AttemptRun(self._context, place=place, held=self._held)
+            return AttemptRun(self._context, spare, place, self._held)
         if self._held is not None:
             os.close(self._held.fd)
-        return Follower(self._context, attempt)
+        return Follower(self._context, attempt, spare)
 
     def _leave_if_due(self, number: int, reason: PowerOff) -> None:
         if self._context.watcher.heard_end:

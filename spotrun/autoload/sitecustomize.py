@@ -80,6 +80,10 @@ def begin() -> None:
         acts.update(loading())
     if not acts:
         return
+    if late := os.environ.get("SPOTRUN_LATE_VARIABLES"):
+        from spotrun.autoload import late_variables
+
+        late_variables.hold(late)
     for name, act in acts.items():
         if name in sys.modules:  # a .pth file has already imported the module
             act(sys.modules[name])

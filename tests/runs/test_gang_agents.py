@@ -22,6 +22,7 @@ from tests.support.repository import JOBS
 STEPS = 60
 EVERY = 5
 WITHIN_S = 120.0
+WAITING = "late-variables.waiting"
 
 Start = Callable[..., AgentRun]
 
@@ -101,6 +102,12 @@ def gangs(run: AgentRun) -> list[tuple[str, ...]]:
     return [tuple(map(str, event.gang.names)) for event in run.seen(ev.AttemptStarted) if event.gang]
 
 
+def waits_for_its_place(node: Node) -> int:
+    """Wait until the trainer that the member has started in advance needs its place in the gang. Return its process."""
+    eventually((node.folder / WAITING).exists, WITHIN_S)
+    return node.trainer_pid()
+
+
 def test_a_start_of_two_members_has_five_entries_and_a_commit_one(start: Start):
     run = start()
     completes(run, *run.launch_members(2))
@@ -140,6 +147,29 @@ def test_remaining_member_trains_on_with_a_new_member(start: Start, victim: int)
     assert gangs(run) == [("1.0", "1.1"), (f"1.{1 - victim}", f"{third.place}")]
     assert redone(run) >= 0
     assert run.seen(ev.TrainerExited) == []
+
+
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
+def test_trainer_that_was_started_between_two_attempts_trains_in_the_next(start: Start, victim: int):
+    run = start()
+    nodes = run.launch_members(2)
+    run.wait_for(ev.CheckpointCommitted)
+    taken(run, nodes[victim])
+    warm = waits_for_its_place(nodes[1 - victim])
+    (third,) = run.launch_members(1)
+    completes(run, nodes[1 - victim], third)
+    assert warm in {pid for pid, _ in run.steps_done()}
+
+
+def test_members_that_will_replace_others_report_ready_once_their_trainers_are_warm(start: Start):
+    run = start(step_s=0.5)
+    nodes = run.launch_members(2)
+    run.wait_for(ev.CheckpointCommitted)
+    others = run.launch_members(2)
+    run.wait_for(ev.MemberReady, 4)
+    waiting = [(node.folder / WAITING).exists() for node in others]
+    assert waiting == [True, True]
+    assert not any((node.folder / WAITING).exists() for node in nodes)
 
 
 @pytest.mark.nightly
@@ -463,6 +493,7 @@ def test_a_script_of_lightning_trains_the_same_bits_when_its_lead_is_lost(lightn
     run = lightning("disturbed")
     third = loses_a_member(run, 0)
     assert gangs(run)[1] == ("1.1", third.place)
+    assert (run.nodes[1].folder / WAITING).exists()
     assert len(lines(calm)) == len(set(lines(calm))) == 24
     assert set(lines(run)) == set(lines(calm))
 

@@ -14,13 +14,23 @@ from spotrun.agent.agent_context import AgentContext
 from spotrun.market.accelerators import count_in
 from spotrun.run.gang import Gang, Meeting, MemberName
 from spotrun.run.state import Attempt, RunState
-from spotrun.trainer_link import GANG
+from spotrun.trainer_link import GANG, WORK
 
 MEETS_AS = ("SPOTRUN", "SKYPILOT")
 """
 Prefixes of the variables that describe a member's place in the gang. Each variable is set under both prefixes, so
 scripts that were written for SkyPilot find the variables too.
 """
+PLACES = ("NUM_NODES", "NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE")
+NAMES = (
+    *("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "PL_TRAINER_NUM_NODES", GANG, WORK),
+    *(
+        f"{prefix}_{name}"
+        for prefix in MEETS_AS
+        for name in ("NUM_NODES", "NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE")
+    ),
+)
+"""The variables that `Rendezvous.variables` returns. They differ between attempts."""
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -88,6 +98,7 @@ class Rendezvous:
             "NODE_RANK": str(self.at),
             "PL_TRAINER_NUM_NODES": str(size),
             **_places(self.addresses, self.at, self.gang.world // size),
+            WORK: "" if self.leads else self.work,
             GANG: f"{self.run_uid} {self.attempt} {incarnation} {self.gang.world}",
         }
 
@@ -135,12 +146,8 @@ def _places(addresses: Sequence[str], rank: int, processes: int) -> dict[str, st
     Return the environment variables that describe a member's place in the gang: its rank, all members' addresses, and
     the number of processes on each member. Each variable is returned once for each prefix in MEETS_AS.
     """
-    places = {
-        "NUM_NODES": str(len(addresses)),
-        "NODE_RANK": str(rank),
-        "NODE_IPS": "\n".join(addresses),
-        "NUM_GPUS_PER_NODE": str(processes),
-    }
+    texts = (str(len(addresses)), str(rank), "\n".join(addresses), str(processes))
+    places = dict(zip(PLACES, texts, strict=True))
     return {f"{prefix}_{name}": text for prefix in MEETS_AS for name, text in places.items()}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ from spotrun.agent.machine import environment, process_groups, seeding
 from spotrun.agent.machine.sigterm import Termination
 from spotrun.agent.processes.trainer_socket import Entrance
 from spotrun.agent.snapshots.frozen import Descriptors
+from spotrun.autoload.late_variables import WAITING
 from spotrun.clock import Clock
 from spotrun.container.engine import Container
 from spotrun.folder import start_file
@@ -49,6 +51,8 @@ Errors that mean that the program cannot start on any instance, because the job 
 """
 NOT_FOUND = 127
 """Exit code of a shell that did not find its program."""
+SPARE = -1
+"""Incarnation of a trainer that has no place in an attempt yet. The letters about it belong to no attempt."""
 STATE_DIR = "SPOTRUN_STATE_DIR"
 TASK_ID = "SKYPILOT_TASK_ID"
 """
@@ -156,9 +160,11 @@ class TrainerProcess:
 
     A thread puts the trainer's messages into the agent's inbox, and after the last one, a letter about the trainer's
     end. The trainer counts as ended when its first process has ended; all its other processes are then killed.
+
+    `late` is the file into which `meet` writes the trainer's late variables (spotrun/autoload/late_variables.py).
     """
 
-    def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
+    def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int, late: Path | None = None) -> None:
         self.incarnation = incarnation
         self.log_start = log_start
         self.hello: Hello | None = None
@@ -172,9 +178,10 @@ class TrainerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._gone = threading.Event()
         self._termination: Termination | None = None
+        self._late = late
 
     def start(self, command: Sequence[str], places: Assignment, environment: Mapping[str, str], output: int) -> None:
-        self._entrance = entrance = Entrance(places.folder, self.incarnation, self._inbox)
+        self._entrance = entrance = Entrance(places.folder, lambda: self.incarnation, self._inbox)
         try:
             self._process = process = subprocess.Popen(
                 command,
@@ -210,6 +217,29 @@ class TrainerProcess:
             self._send(link, Welcome(), ())
             while self._unsent:
                 self._send(link, *self._unsent.pop(0))
+
+    @property
+    def is_warm(self) -> bool:
+        """True if the trainer needs its late variables now, or has ended."""
+        return self._gone.is_set() or (self._late is not None and Path(f"{self._late}{WAITING}").exists())
+
+    def become(self, incarnation: int) -> bool:
+        """
+        Let this trainer be trainer `incarnation` of an attempt. Return False if it has another incarnation, or has
+        ended as a spare.
+        """
+        with self._sending:
+            if self.incarnation == SPARE and not self._gone.is_set():
+                self.incarnation = incarnation
+            return self.incarnation == incarnation
+
+    def meet(self, variables: Mapping[str, str]) -> None:
+        """Give the trainer its late variables. If it has none, do nothing."""
+        if self._late is None:
+            return
+        written = self._late.with_suffix(".new")
+        written.write_text(json.dumps(dict(variables)))
+        written.rename(self._late)
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """
@@ -303,8 +333,8 @@ class TrainerProcess:
             self._reader.join(READ_REST_WITHIN_S)
         entrance.forget()
         exit_code = process.wait()
-        self._gone.set()
         with self._sending:
+            self._gone.set()
             self._unsent.clear()
             if self._link is not None:
                 self._link.close()
@@ -350,12 +380,14 @@ def _command(context: AgentContext) -> list[str]:
     return in_container(context, training_command(context.spec, folder, python_in(container)))
 
 
-def start_trainer(context: AgentContext, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
+def start_trainer(
+    context: AgentContext, incarnation: int, meets: Mapping[str, str] | None = None, late: Path | None = None
+) -> TrainerProcess:
     """
     Start a trainer. In a gang, `meets` are the environment variables that tell the trainer how to find the other
-    trainers.
+    trainers. If these are not known yet, `late` is the file into which they will be written.
     """
-    process = TrainerProcess(incarnation, context.inbox, context.clock, context.console.size_bytes())
+    process = TrainerProcess(incarnation, context.inbox, context.clock, context.console.size_bytes(), late)
     output = context.console.open()
     try:
         environment = listens_on(context.assignment.address) | environment_of(context)

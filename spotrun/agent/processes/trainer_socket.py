@@ -40,7 +40,7 @@ class Entrance:
         OSError: no socket can be made in the folder.
     """
 
-    def __init__(self, folder: Path, incarnation: int, inbox: Inbox) -> None:
+    def __init__(self, folder: Path, incarnation: Callable[[], int], inbox: Inbox) -> None:
         for old in folder.glob(f"{NAME}*"):
             old.unlink(missing_ok=True)  # of an earlier trainer, or of an agent that crashed
         self.address = str(folder / f"{NAME}{secrets.token_hex(8)}")
@@ -96,7 +96,7 @@ class Entrance:
     def _turn_stranger_away(self, link: TrainerLink, why: str) -> None:
         self._strangers += 1
         if self._strangers <= STRANGERS_MAX:
-            self._inbox.put(Stranger(self._incarnation, why))
+            self._inbox.put(Stranger(self._incarnation(), why))
         _turn_away(link, why)
 
     def _turn_late_one_away(self, link: TrainerLink, pid: int, leader: ProcessMark) -> None:
@@ -107,7 +107,7 @@ class Entrance:
         got an answer, it would print an error, and the leader's error would no longer be the last one in the log.
         """
         alone = not _lives(leader)
-        self._inbox.put(CameTooLate(self._incarnation, pid, leader.pid, alone))
+        self._inbox.put(CameTooLate(self._incarnation(), pid, leader.pid, alone))
         if alone:
             self._waiting.append(link)
         else:

@@ -43,7 +43,10 @@ class Trainers:
 
     def start(self, incarnation: int) -> Trainer:
         meets = self._met_at(incarnation)
-        process = self._taken_spare(incarnation) or start_trainer(self._context, incarnation, meets)
+        process = self._taken_spare(incarnation)
+        if process is None:
+            process = start_trainer(self._context, incarnation, meets)
+        process.meet(meets)
         self._current = Trainer(self._context, process, meets)
         return self._current
 
@@ -64,10 +67,10 @@ class Trainers:
 
     def _taken_spare(self, incarnation: int) -> TrainerProcess | None:
         spare, self._spare = self._spare, None
-        if spare is not None and spare.incarnation != incarnation:
-            spare.kill()
-            return None
-        return spare
+        if spare is None or spare.become(incarnation):
+            return spare
+        spare.kill()
+        return None
 
     def spend(self, snapshot: Snapshot) -> None:
         """

@@ -30,7 +30,7 @@ class WorkFiles:
         self._agent = agent
         self._ranks = ranks
         self._rule = rule
-        self._of_another_machine = WORK in os.environ
+        self._of_another_machine = bool(os.environ.get(WORK))
         self.of_checkpoints = "" if rule is None else os.path.realpath(rule.work)
         self.folder = os.path.realpath(os.environ[WORK]) if rule and self._of_another_machine else self.of_checkpoints
         self._open = None if rule is None else OpenFiles(self.folder)
