@@ -20,7 +20,7 @@ import pytest
 from spotrun.clouds.local import processes
 from spotrun.clouds.local.driver import LocalDriver, instance_id_of
 from spotrun.clouds.local.metadata import MetadataService
-from spotrun.clouds.local.records import CloudPaths
+from spotrun.clouds.local.records import CloudPaths, RecordFolder
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.offering import CapacityType
@@ -52,6 +52,14 @@ def record_of(cloud: LocalDriver, instance: Instance) -> tuple[ProcessMark, Proc
     assert record.guardian is not None
     assert record.metadata_endpoint is not None
     return record.supervisor, record.guardian, record.metadata_endpoint
+
+
+def is_unlocked(bench: Bench, instance: Instance) -> bool:
+    """Return whether the last thread of the supervisor is gone, some time after its first: each holds the lock."""
+    lock = RecordFolder(bench.root / "records" / instance.instance_id).try_lock()
+    if lock is not None:
+        os.close(lock)
+    return lock is not None
 
 
 def escaping(bench: Bench) -> tuple[LocalDriver, Instance, ProcessMark]:
@@ -258,7 +266,7 @@ def test_next_listing_ends_an_instance_whose_supervisor_and_guardian_were_killed
     processes.kill(guardian)
     died_at = bench.clock.now()
     processes.kill(supervisor)
-    eventually(lambda: not processes.is_alive(supervisor) and not processes.is_alive(guardian))
+    eventually(lambda: not processes.is_alive(guardian) and is_unlocked(bench, instance))
     if look == "launch":
         with pytest.raises(LaunchTokenSpent):
             cloud.launch(request)
