@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from spotrun.clouds.driver import CloudDriver
 from spotrun.instance import PriceSegment
 from spotrun.offering import CapacityType, Offering
 
@@ -25,3 +26,13 @@ def charged(
     first = (PriceSegment(since=since, usd_per_hour=before[-1].usd_per_hour),) if before else at_launch
     later = [each for each in prices if each.since > since and (until is None or each.since < until)]
     return (*first, *later)
+
+
+def spot_prices(driver: CloudDriver, offering: Offering, since: datetime, until: datetime) -> tuple[PriceSegment, ...]:
+    """
+    Return the prices from `since` to `until` of an instance that its cloud no longer lists; () if the instance is not a
+    spot instance, or if the cloud's price history is unknown.
+    """
+    spot = offering.capacity_type is CapacityType.SPOT
+    history = driver.spot_history(offering, since) if spot else ()
+    return charged(history, offering, since, until) if history else ()

@@ -5,11 +5,12 @@ The interface of a cloud's driver. Every driver has to pass the same contract te
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from spotrun.errors import CloudError
-from spotrun.instance import Instance, LaunchRequest
+from spotrun.instance import Instance, LaunchRequest, PriceSegment
 from spotrun.offering import Offering
 
 
@@ -79,6 +80,12 @@ class CloudDriver(Protocol):
         region.
         """
 
+    def spot_history(self, offering: Offering, since: datetime) -> Sequence[PriceSegment]:
+        """
+        Return the spot prices of an offering's pool, oldest first, from the price in effect at `since` on. Return () if
+        the cloud has no price history or refuses to show it. Earlier prices may come first.
+        """
+
     def terminate(self, instance_id: str) -> None:
         """
         End an instance and everything on it. It is harmless to repeat the call, or to name an instance that is gone.
@@ -117,6 +124,9 @@ class WrappedDriver:
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         return self._driver.instances(run_uid, must_see)
+
+    def spot_history(self, offering: Offering, since: datetime) -> Sequence[PriceSegment]:
+        return self._driver.spot_history(offering, since)
 
     def terminate(self, instance_id: str) -> None:
         self._driver.terminate(instance_id)

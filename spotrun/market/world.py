@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import msgspec
 
-from spotrun.instance import Instance
+from spotrun.instance import Instance, PriceSegment
 from spotrun.market.observations import Observation
 from spotrun.offering import CapacityType, Offering
 from spotrun.run.gang import MemberName
@@ -34,6 +34,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     - `silent`: for each member, the time on the store's clock since its agent's heartbeat last changed.
     - `open_for`: the time for which the store has accepted all writes without interruption.
     - `heard`: for each agent whose instance the cloud no longer lists, the time of its last heartbeat.
+    - `spot_prices`: for each spot instance that the cloud no longer lists, its prices from its start to the end of its
+      time-to-live; absent if the cloud has no price history.
     - `step_seen`: the newest step of the current attempt.
     - `steps_total`, `epochs_total`: the totals of the whole training, if its agents have reported them.
     - `observations`: the market observations of other runs.
@@ -47,6 +49,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     silent: dict[MemberName, timedelta] = {}
     open_for: timedelta = timedelta.max
     heard: dict[MemberName, datetime] = {}
+    spot_prices: dict[MemberName, tuple[PriceSegment, ...]] = {}
     step_seen: StepSeen | None = None
     steps_total: float | None = None
     epochs_total: int | None = None

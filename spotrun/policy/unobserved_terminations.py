@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from spotrun.instance import EndedBy
+from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.policy.facts import Facts
 from spotrun.run import events as ev
+from spotrun.run.billing import switched_off_at, until_switched_off
 from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 
@@ -48,11 +49,23 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
         billed_from=recorded.billed_from,
         ended_at=max(recorded.billed_from, ended_at),
         ended_by=EndedBy.CLOUD if _was_taken(facts, name) else EndedBy.FAULT,
-        prices=recorded.prices,
+        prices=_prices(facts, name),
         evidence=f"the cloud no longer lists it; no runner saw its end, which is estimated from {bound}",
         bounded_by=bound,
         stopped_at=None if heard_at is None else min(heard_at, ended_at),
     )
+
+
+def _prices(facts: Facts, name: MemberName) -> tuple[PriceSegment, ...]:
+    """
+    Return the instance's prices: those in the cloud's price history, which knows the changes that no runner observed,
+    or, without it, those in the ledger. Either way, the machine costs nothing after a recorded shutdown.
+    """
+    recorded = facts.state.shown(name)
+    assert recorded is not None
+    off_since = switched_off_at(recorded.prices)
+    prices = facts.world.spot_prices.get(name, recorded.prices)
+    return prices if off_since is None else until_switched_off(prices, off_since)
 
 
 def over_by(state: RunState, name: MemberName) -> datetime | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 
 from spotrun.clock import Clock
+from spotrun.clouds.charged import spot_prices
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.tolerant_driver import TolerantDriver
 from spotrun.errors import CloudError, StoreUnavailable
@@ -18,7 +20,7 @@ from spotrun.folder.pace import PollIntervals
 from spotrun.folder.poll_throttle import PollThrottle
 from spotrun.folder.status_objects import Blindness
 from spotrun.folder.store_capacity import StoreCapacity
-from spotrun.instance import Instance
+from spotrun.instance import Instance, PriceSegment
 from spotrun.market.wishes import suitable
 from spotrun.market.world import World
 from spotrun.policy.idle_polling import is_still
@@ -116,13 +118,15 @@ class Observer:
         offerings = tuple(
             suitable(self._driver.offerings(must_see={offering.region for offering in occupied}), self._spec)
         )
+        unlisted = _unlisted(state, instances)
         return World(
             offerings=offerings,
             instances=instances,
             ready=self.statuses.ready(state),
             silent=self._heartbeats.silent(self.message, self._blind),
             open_for=self._heartbeats.open_for,
-            heard=self.statuses.heard(_unlisted(state, instances)),
+            heard=self.statuses.heard(unlisted),
+            spot_prices={name: prices for name in unlisted if (prices := self._spot_prices(state, name))},
             no_room=self._heartbeats.refused or self._room.refused(state),
             step_seen=self.statuses.step_seen(state) if reckons else None,
             steps_total=self.statuses.steps_total(state) if reckons else None,
@@ -130,6 +134,13 @@ class Observer:
             unread=self._forgiving.unread,
             observations=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
         )
+
+    def _spot_prices(self, state: RunState, name: MemberName) -> tuple[PriceSegment, ...]:
+        """Return the spot prices of an instance that the cloud no longer lists; () if they are unknown."""
+        intent, recorded = state.launches[name.launch].intent, state.shown(name)
+        assert recorded is not None
+        since = recorded.billed_from
+        return spot_prices(self._driver, intent.offering, since, since + timedelta(seconds=intent.time_to_live_s))
 
     def _instances(self, state: RunState, zones: set[str]) -> tuple[Instance, ...]:
         """

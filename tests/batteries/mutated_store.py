@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -31,7 +31,7 @@ from spotrun.folder.ledger import FOLDER as LEDGER
 from spotrun.folder.ledger import Ledger, first_object, key_of
 from spotrun.folder.status_objects import RUNNER_KEY, AgentStatus, RunnerStatus, agent_key, write_status
 from spotrun.folder.stored_files import Listing, OutputFile, Piece, list_key
-from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
+from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import Offering
 from spotrun.run import entry_bytes
 from spotrun.run import events as ev
@@ -112,6 +112,9 @@ class ListedCloud:
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         return [self._seen] if run_uid in (None, self._instance.run_uid) else []
+
+    def spot_history(self, offering: Offering, since: datetime) -> Sequence[PriceSegment]:
+        return ()
 
     def terminate(self, instance_id: str) -> None:
         if instance_id == self._instance.instance_id:

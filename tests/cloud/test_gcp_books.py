@@ -203,6 +203,14 @@ def test_price_that_changed_since_prices_were_read_is_booked(run: PlainGcpRun, p
     assert run.misbooked() == []
 
 
+@pytest.mark.parametrize("run", ["spot"], indirect=True)
+def test_price_that_changed_while_no_runner_was_there_is_booked(run: PlainGcpRun, remembers: bool) -> None:
+    run.is_alone(6 * 3600.0, HEARTBEATS_APART_S)
+    run.google.project.price(L4, "us-central1", Decimal("0.84"), run.clock.now())
+    assert bool(comes_back(run).bounded_by) is not remembers
+    assert run.misbooked() == []
+
+
 # -- clocks, and lists -------------------------------------------------------------------------------------------------
 
 

@@ -260,6 +260,15 @@ def test_offerings_name_their_cloud_and_spot_is_the_cheaper_kind(account: Accoun
         assert 0 < each.price_usd_per_hour <= on_demand[each.region, each.instance_type]
 
 
+@NIGHTLY_ON_A_CLUSTER
+def test_spot_history_ends_with_the_price_of_the_offering_if_there_is_one(account: Account) -> None:
+    driver = account.driver()
+    spot = offering(driver)
+    history = [*driver.spot_history(spot, datetime.now(UTC))]
+    assert history == sorted(history, key=lambda each: each.since)
+    assert [each.usd_per_hour for each in history[-1:]] in ([], [spot.price_usd_per_hour])
+
+
 def test_pools_of_a_type_in_a_region_have_one_quota_and_spot_another(account: Account) -> None:
     quotas: dict[tuple[str, str], dict[CapacityType, set[object]]] = {}
     for each in account.driver().offerings():

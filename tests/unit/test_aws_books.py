@@ -83,6 +83,17 @@ def test_spot_that_was_taken_without_a_word_in_a_week_is_billed_up_to_its_last_h
     assert abs(run.booked_usd[ended] - charged_usd) <= heartbeat_usd
 
 
+@pytest.mark.parametrize("run", ["spot"], indirect=True)
+def test_instance_that_ec2_forgot_is_billed_at_each_spot_price_of_its_life(run: PlainAwsRun) -> None:
+    run.is_alone(6 * 3600.0, HEARTBEATS_APART_S)
+    run.aws.spot_costs(0.80)
+    comes_back(run)
+    run.aws.spot_is_gone = True
+    (charged_usd, *_) = run.aws.charged_usd.values()
+    assert charged_usd > 6 * 0.40 + 17 * 0.80
+    assert run.misbooked() == []
+
+
 def test_machine_of_an_instance_that_a_user_stopped_costs_nothing_from_then_on() -> None:
     """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Stop_Start.html: its volumes are charged."""
     row = {

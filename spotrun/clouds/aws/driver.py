@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from spotrun.clouds.error_kinds import BadImage, BadSurroundings, Unsupported
 from spotrun.clouds.regions import Regions, regions_of
 from spotrun.clouds.ttl_cache import TtlCache
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
-from spotrun.instance import Instance, InstanceState, LaunchRequest
+from spotrun.instance import Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
@@ -151,6 +151,10 @@ class AwsDriver:
         found = self._listed.ask(listed_in, regions)
         listed = [instance for instances in found.values() for instance in instances]
         return [*listed, *self._not_listed_yet(run_uid, {each.instance_id for each in listed})]
+
+    def spot_history(self, offering: Offering, since: datetime) -> Sequence[PriceSegment]:
+        history = self._catalogs[offering.region].spot_history(since)
+        return history.get(SpotPool(offering.instance_type, offering.zone), ())
 
     def terminate(self, instance_id: str) -> None:
         if _ID_PATTERN.fullmatch(instance_id) is None:

@@ -127,6 +127,9 @@ class GcpDriver:
         found = (self._instance(record) for record in seen.records.values())
         return [instance for instance in found if instance is not None]
 
+    def spot_history(self, offering: Offering, since: datetime) -> Sequence[PriceSegment]:
+        return self._spot_history(offering, None)
+
     def terminate(self, instance_id: str) -> None:
         name = read_name(instance_id)
         record = self._snapshot(None if name is None else name.run_uid).records.get(instance_id)

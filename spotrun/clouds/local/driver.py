@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from spotrun.clock import ScaledClock
@@ -17,7 +17,7 @@ from spotrun.clouds.local.launching import Launcher
 from spotrun.clouds.local.market import Market
 from spotrun.clouds.local.records import CloudLog, CloudPaths, Record, RecordFolder, instance_id_of
 from spotrun.errors import CloudError, CloudUnavailable
-from spotrun.instance import Instance, LaunchRequest
+from spotrun.instance import Instance, LaunchRequest, PriceSegment
 from spotrun.market.quotes import Quotes
 from spotrun.market.wishes import wishes_by_flags
 from spotrun.offering import CapacityType, Offering
@@ -86,6 +86,9 @@ class LocalDriver:
             known = [(folder, settling.shown(folder, self._log)) for folder in self._places.record_folders()]
             seen = [settling.as_seen(folder, record) for folder, record in known if record is not None]
             return [instance for instance in seen if run_uid is None or instance.run_uid == run_uid]
+
+    def spot_history(self, offering: Offering, since: datetime) -> Sequence[PriceSegment]:
+        return ()
 
     def terminate(self, instance_id: str) -> None:
         with _as_unavailable():

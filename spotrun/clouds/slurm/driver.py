@@ -15,7 +15,7 @@ from spotrun.clouds.slurm.member_files import MemberEnd, MemberFiles, Seat, read
 from spotrun.clouds.slurm.queue import LIST, STEPS, Job, Step, has_nodes, instance_of, of_token, read_queue, read_steps
 from spotrun.clouds.slurm.submission import BOOTSTRAP, files_of, logs, submission
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
-from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
+from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import Offering
 from spotrun.units import count_of
 
@@ -77,6 +77,9 @@ class SlurmDriver:
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         seen = (each for _, instances in self._jobs() for each in instances)
         return [each for each in seen if run_uid in (None, each.run_uid)]
+
+    def spot_history(self, offering: Offering, since: datetime) -> Sequence[PriceSegment]:
+        return ()
 
     def terminate(self, instance_id: str) -> None:
         self._snapshot = None

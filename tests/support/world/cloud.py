@@ -8,7 +8,7 @@ It is a function of time: each question sees what has happened by now. What a re
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import inf
@@ -130,6 +130,9 @@ class SimulatedCloud:
                 if machine.listed_s <= now_s and run_uid in (None, machine.instance.run_uid)
                 if machine.instance.offering.region not in self.down_in
             ]
+
+    def spot_history(self, offering: Offering, since: datetime) -> Sequence[PriceSegment]:
+        return ()
 
     def terminate(self, instance_id: str) -> None:
         self._answer()
