@@ -12,6 +12,7 @@ Data feed: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-data-feeds.h
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from itertools import chain
@@ -20,7 +21,7 @@ from pathlib import Path
 from spotrun.bill.charge import Charge, ChargeKind, Coverage, LineFilter, Statement, of_amount
 from spotrun.bill.rows import EXPORT_ANEW, BillRow, DuplicateLines, read_lines, read_report
 from spotrun.errors import SpecInvalid
-from spotrun.run.billing import EC2_RULE
+from spotrun.run.billing import EC2_RULE, ZERO
 from spotrun.units import count_of
 
 REPORT_PRECISION_USD = Decimal("1e-10")
@@ -52,7 +53,7 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
         SpecInvalid: a line cannot be read; the message names the file, the line and what to do.
     """
     coverage, duplicates = Coverage(), DuplicateLines()
-    charges = []
+    charges: list[Charge] = []
     for row in chain.from_iterable(read_report(path, _NEEDED, _TITLE) for path in paths):
         kind = _kind(row)
         start, end = row.moment("line_item_usage_start_date"), row.moment("line_item_usage_end_date")
@@ -64,22 +65,44 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
         duplicates.check(row)
         if (currency := row.text("line_item_currency_code")) != "USD":
             raise row.refuse(f"is in {currency}, and the ledger is in USD", "export the report in US dollars")
-        amount = row.amount("line_item_unblended_cost")
-        charges.append(
-            Charge(
-                path=str(row.path),
-                line=row.line,
-                resource=resource,
-                kind=of_amount(kind, amount),
-                what=f"{row.text('line_item_line_item_type')} {row.text('line_item_usage_type')}".strip(),
-                start=start,
-                end=end,
-                amount_usd=amount,
-                precision_usd=REPORT_PRECISION_USD,
-                hours=row.amount("line_item_usage_amount") if kind is ChargeKind.USAGE else None,
-            )
+        whole = Charge(
+            path=str(row.path),
+            line=row.line,
+            resource=resource,
+            kind=kind,
+            what=f"{row.text('line_item_line_item_type')} {row.text('line_item_usage_type')}".strip(),
+            start=start,
+            end=end,
+            amount_usd=ZERO,
+            precision_usd=REPORT_PRECISION_USD,
+            hours=row.amount("line_item_usage_amount") if kind is ChargeKind.USAGE else None,
         )
+        charges += _priced(whole, row)
     return Statement(tuple(map(str, paths)), _TITLE, EC2_RULE, coverage.since, coverage.until, tuple(charges))
+
+
+def _priced(charge: Charge, row: BillRow) -> Iterator[Charge]:
+    """
+    Yield the charge with its amount and, if a machine was charged at a negotiated price, a second charge.
+
+    The ledger has public prices. So the usage of a machine counts at the public price, and the difference to the paid
+    price is a credit of its own. The report has the paid price in a net column, and the discount in no line of its own,
+    unless the account has chosen `Manual discount compatibility`. It has a public price only for machines on demand:
+    for spot, `publicOnDemandCost` is what the same machine costs on demand.
+    """
+    cost = row.amount("line_item_unblended_cost")
+    paid = _amount_or(cost, row, "line_item_net_unblended_cost")
+    public = paid
+    if charge.kind is ChargeKind.USAGE:
+        public = cost if "SpotUsage" in charge.what else _amount_or(ZERO, row, "pricing_public_on_demand_cost") or cost
+    yield replace(charge, kind=of_amount(charge.kind, public), amount_usd=public)
+    if paid != public:
+        yield replace(charge, kind=ChargeKind.CREDIT, what="negotiated price", amount_usd=paid - public, hours=None)
+
+
+def _amount_or(default: Decimal, row: BillRow, column: str) -> Decimal:
+    """Return the amount in an optional column, which older exports lack; `default` if there is none."""
+    return row.amount(column) if row.text(column, optional=True) else default
 
 
 def _tagged_run(row: BillRow) -> str:

@@ -24,6 +24,7 @@ from spotrun.bill.reconcile import Line, Reason, Reconciliation, line_filter, re
 from spotrun.bill.rows import column_name, files_of
 from spotrun.errors import SpotrunError, command_for
 from spotrun.instance import EndedBy
+from spotrun.offering import CapacityType
 from spotrun.run.billing import EC2_RULE, LOCAL_RULE
 from spotrun.run.gang import MemberName
 from tests.support.bills import (
@@ -153,6 +154,25 @@ def test_other_charges_are_named_by_their_kind(tmp_path: Path) -> None:
         Reason.TAX: Decimal("0.57"),
         Reason.CREDIT: Decimal("-0.25"),
     }
+
+
+@pytest.mark.parametrize("kind", ["rate card", "net columns"])
+def test_negotiated_price_without_discount_lines_leaves_no_instance_unexplained(tmp_path: Path, kind: str) -> None:
+    history = stormy()
+    lines = billed(history)
+    rows = cost_and_usage_rows(lines)
+    for line, row in zip(lines, rows, strict=True):
+        row["pricing/publicOnDemandCost"] = f"{line.hours * Decimal('3.6'):.10f}"
+        if kind == "net columns":
+            row["lineItem/NetUnblendedCost"] = f"{line.usd * Decimal('0.8'):.10f}"
+        elif line.capacity is CapacityType.ON_DEMAND:
+            row["lineItem/UnblendedCost"] = f"{line.usd * Decimal('0.8'):.10f}"
+    path = write_csv(tmp_path / "cur.csv", rows)
+    found = against(history, aws.read_cost_and_usage_report([path], line_filter(history.state)))
+    assert found.unexplained == (), [line.why for line in found.unexplained]
+    discounted = [line for line in lines if kind == "net columns" or line.capacity is CapacityType.ON_DEMAND]
+    (credit,) = [part.usd for part in found.parts if part.reason is Reason.CREDIT]
+    assert float(credit) == pytest.approx(-0.2 * float(sum(line.usd for line in discounted)), rel=1e-6)
 
 
 @pytest.mark.parametrize("usage_type", ["", "USE2-EBS:VolumeUsage.gp3"], ids=["usage", "volume"])
