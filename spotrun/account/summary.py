@@ -24,7 +24,7 @@ from spotrun.account.losses import Loss, losses
 from spotrun.account.outcome import completed_epochs, is_plain, outcome
 from spotrun.account.timeline import DOWNTIME, Activity, Span, account_end, spent, timeline
 from spotrun.account.totals import NOTHING, Bill, Totals, baseline_in_words
-from spotrun.account.unseen_ends import unseen_ends_in_words
+from spotrun.account.unseen_ends import UnseenEnds, in_words, unseen_ends
 from spotrun.account.work import Work, work_of
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
@@ -94,7 +94,8 @@ class RunSummary:
     out. `ordinals` maps the number of each attempt to the number that users see (`RunState.ordinals`). `plain` is True
     if the training reports no steps. `time_scale` is the ratio of run time to system time. `work` identifies the
     training, so that runs of the same training can be compared. `gaps` are the parts of the training's state that
-    change but are in no checkpoint. `assumptions` states in one line what the figures are based on.
+    change but are in no checkpoint. `unseen` is the range of the cost if no runner saw how some instances ended.
+    `assumptions` states in one line what the figures are based on.
     """
 
     run: str
@@ -113,6 +114,7 @@ class RunSummary:
     time_scale: float
     work: Work
     gaps: tuple[Gap, ...]
+    unseen: UnseenEnds | None
     assumptions: str
 
     @property
@@ -139,6 +141,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     bills = [totals.until(at) for at in [*cuts, horizon]]
     times = [spent(window) for window in _windows(spans, cuts)]
     names = [*(epoch for epoch, _ in completions), None]
+    unseen = unseen_ends(state, bills[-1].cost_usd)
     at_home = created.job("resources").get("home") is not None
     parts = [bill - before for bill, before in zip(bills, [NOTHING, *bills[:-1]], strict=True)]
     *epochs, rest = [
@@ -162,7 +165,8 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         time_scale=created.time_scale,
         work=work_of(state, len(epochs)),
         gaps=gaps(state),
-        assumptions=assumptions(state, bills[-1].cost_usd),
+        unseen=unseen,
+        assumptions=assumptions(state, unseen),
     )
 
 
@@ -187,8 +191,8 @@ def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> lis
     return [totals.until(moment) for moment in moments]
 
 
-def assumptions(state: RunState, cost_usd: Decimal) -> str:
-    """Describe in one line what the figures are based on. `cost_usd` is the run's whole cost."""
+def assumptions(state: RunState, unseen: UnseenEnds | None) -> str:
+    """Describe in one line what the figures are based on."""
     created = state.created
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"
@@ -207,8 +211,8 @@ def assumptions(state: RunState, cost_usd: Decimal) -> str:
     if any(member.recorded is not None and member.gone is None for member in state.members()):
         verb = "down" if created.is_bench else "resume"
         parts.append(f"instances whose end is not recorded are billed up to now (`spotrun {verb}` records it)")
-    if unseen := unseen_ends_in_words(state, cost_usd):
-        parts.append(unseen)
+    if unseen is not None:
+        parts.append(in_words(unseen))
     if unpriced:
         parts.append(f"UNKNOWN PRICE of {count_of(unpriced, 'instance')}, counted as 0: the true cost is higher")
     if len(types := types_trained(state)) > 1:

@@ -27,6 +27,18 @@ class CostRange(NamedTuple):
     may_be_free: bool
 
 
+class UnseenEnds(NamedTuple):
+    """
+    The lowest and the highest possible cost of a run of which no runner saw how some `instances` ended. The cloud may
+    charge nothing for `free` of them.
+    """
+
+    least_usd: Decimal
+    most_usd: Decimal
+    instances: int
+    free: int
+
+
 def cost_ranges(state: RunState) -> Iterator[CostRange]:
     """Yield the range of each instance whose end is only an estimate, which no bill has corrected so far."""
     for launch in state.launches.values():
@@ -65,17 +77,23 @@ def _cost_range(launch: Launch, index: int, rule: BillingRule) -> CostRange:
     )
 
 
-def unseen_ends_in_words(state: RunState, cost_usd: Decimal) -> str:
-    """Describe the range in which the run's cost lies; "" if a runner saw how each instance ended."""
+def unseen_ends(state: RunState, cost_usd: Decimal) -> UnseenEnds | None:
+    """Return the range in which the run's cost lies; None if a runner saw how each instance ended."""
     found = list(cost_ranges(state))
     if not found:
-        return ""
+        return None
     rest_usd = cost_usd - sum((each.booked_usd for each in found), ZERO)
-    least, most = (
-        rest_usd + sum(amounts, ZERO)
-        for amounts in ((each.least_usd for each in found), (each.most_usd for each in found))
+    return UnseenEnds(
+        least_usd=rest_usd + sum((each.least_usd for each in found), ZERO),
+        most_usd=rest_usd + sum((each.most_usd for each in found), ZERO),
+        instances=len(found),
+        free=sum(each.may_be_free for each in found),
     )
-    free = sum(each.may_be_free for each in found)
-    told = f"no runner saw the end of {count_of(len(found), 'instance')}: the run cost ${least:.4f} to ${most:.4f}"
-    early = f", and {count_of(free, 'instance')} may be free because the cloud took it early" if free else ""
+
+
+def in_words(found: UnseenEnds) -> str:
+    least, most = found.least_usd, found.most_usd
+    told = f"no runner saw the end of {count_of(found.instances, 'instance')}: the run cost ${least:.4f} to ${most:.4f}"
+    free = count_of(found.free, "instance")
+    early = f", and {free} may be free because the cloud took it early" if found.free else ""
     return f"{told}{early} (`spotrun bill --correct` enters the true ends)"

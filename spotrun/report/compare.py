@@ -15,7 +15,7 @@ from rich.text import Text
 from spotrun.account.summary import RunSummary
 from spotrun.account.timeline import DOWNTIME, Activity
 from spotrun.report.amounts import Money, money
-from spotrun.report.machine_readable import csv_text, figures, json_object, rounded
+from spotrun.report.machine_readable import cost_range, csv_text, figures, json_object, rounded
 from spotrun.report.tables import (
     NOTHING,
     FiguresTable,
@@ -187,6 +187,7 @@ def _figures(run: ComparedRun) -> dict[str, Any]:
         ratio_to_first=rounded(run.ratio_to_first),
         unlike_first=", ".join(run.unlike_first),
         time_scale=summary.time_scale,
+        **{"least_usd": None, "most_usd": None, **cost_range(summary)},
         assumptions=plain(summary.assumptions),
     )
 

@@ -32,7 +32,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
     Return the part of `spotrun report --json` that is computed from the ledger, as plain values.
 
     `unfinished` contains the cost and time that belong to no completed epoch. Even in a completed run they are not
-    zero, because the run takes some time to end after its last epoch.
+    zero, because the run takes some time to end after its last epoch. Only a run of which no runner saw how some
+    instances ended has `least_usd` and `most_usd`, between which its cost lies.
     """
     return json_object(
         run=summary.run,
@@ -45,8 +46,15 @@ def report(summary: RunSummary) -> dict[str, Any]:
         other_losses=[_loss(each) for each in summary.losses if each.cause is not Cause.INTERRUPTED],
         setups=[setup_figures(attempt, setup) for attempt, setup in summary.setups.items()],
         not_carried=for_programs(summary.gaps),
+        **cost_range(summary),
         assumptions=plain(summary.assumptions),
     )
+
+
+def cost_range(summary: RunSummary) -> dict[str, Decimal]:
+    """Return the lowest and the highest possible cost of the run; {} if its cost is known."""
+    unseen = summary.unseen
+    return {} if unseen is None else {"least_usd": unseen.least_usd, "most_usd": unseen.most_usd}
 
 
 def figures(account: Account) -> dict[str, Any]:

@@ -83,11 +83,11 @@ def test_live_price_list_is_requested_again_within_the_hour(account: Ec2Account)
 def test_the_report_names_the_list_that_it_compares_with() -> None:
     history = History()
     history.running()
-    assert "prices on demand" not in assumptions(history.state, Decimal(0))
+    assert "prices on demand" not in assumptions(history.state, None)
     (launch,) = history.state.launches.values()
     listed = replace(launch.intent, offering=replace(launch.intent.offering, price_list="table of 2026-01-19"))
     state = replace(history.state, launches={launch.number: replace(launch, intent=listed)})
-    assert "prices on demand: table of 2026-01-19" in assumptions(state, Decimal(0))
+    assert "prices on demand: table of 2026-01-19" in assumptions(state, None)
 
 
 # -- spot --------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from spotrun.instance import EndedBy
 from spotrun.market.world import World
 from spotrun.policy import finished
 from spotrun.policy.unobserved_terminations import POWER_OFF_GRACE
+from spotrun.report import compare, machine_readable
 from spotrun.run import events as ev
 from spotrun.run.billing import gcp_rule, hourly
 from spotrun.run.events import Cause
@@ -188,8 +189,16 @@ def test_cost_of_an_end_that_no_runner_saw_lies_between_its_last_sign_and_its_ti
     disk, address = rule.volume_usd_per_hour, rule.attached_to(offering(SPOT)).address_usd_per_hour
     longest = 24 * (Decimal("0.36") + address) + disk * 24 * Decimal(days)
     assert float(found.most_usd) == pytest.approx(float(longest), rel=1e-6)
-    assert "no runner saw the end of 1 instance: the run cost $" in summarise(history.state, history.now).assumptions
+    summary = summarise(history.state, history.now)
+    assert "no runner saw the end of 1 instance: the run cost $" in summary.assumptions
+    shown = machine_readable.report(summary)
+    rest_usd = summary.total.cost_usd - found.booked_usd
+    assert Decimal(shown["least_usd"]) == rest_usd + found.least_usd
+    assert Decimal(shown["most_usd"]) == rest_usd + found.most_usd
     history.corrected(launch, heard_at + timedelta(seconds=60))
+    known = summarise(history.state, history.now)
+    assert "least_usd" not in machine_readable.report(known)
+    assert [each["most_usd"] for each in compare.as_json([summary, known])["runs"]] == [shown["most_usd"], None]
     assert [*cost_ranges(history.state)] == [], "the bill has said"
 
 
