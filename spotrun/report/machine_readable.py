@@ -174,7 +174,7 @@ def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
 def csv_text(rows: Iterable[Mapping[str, Any]], last: str) -> str:
     """Return comma-separated values with a header line. `last` is the name of the column that comes last."""
     rows = [_flat(row) for row in rows]
-    columns = [column for column in (rows[0] if rows else {}) if column != last] + [last]
+    columns = [*dict.fromkeys(column for row in rows for column in row if column != last), last]
     return csv_table(columns, ({column: _cell(value) for column, value in row.items()} for row in rows))
 
 

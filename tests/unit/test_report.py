@@ -131,6 +131,11 @@ def test_a_name_that_a_spreadsheet_would_run_is_only_text():
     assert "\"'=cmd()" in machine_readable.csv_text([{"name": '=cmd()"', "downtime_s": {}}], last="name")
 
 
+def test_csv_has_the_columns_of_all_rows():
+    rows = [{"name": "a", "downtime_s": {}}, {"name": "b", "own_usd": 1, "downtime_s": {"boot": 2.0}}]
+    assert machine_readable.csv_text(rows, last="name") == "own_usd,boot_s,name\n,,a\n1,2.0,b\n"
+
+
 # -- for people --------------------------------------------------------------------------------------------------------
 
 
