@@ -16,8 +16,8 @@ Median and mean count only periods that lie completely within a window of 60 h. 
 keep their capacity for 8 h more often than generated zones do. So forecasts from generated markets expect slightly too
 many losses.
 
-These markets are those of one instance. A gang is interrupted more often, because the loss of any member stops it:
-`first_of` says how much more often. In addition to the losses of its zone, it loses members while the zone has capacity
+These markets are those of one instance. A gang is interrupted more often, because the loss of any member stops it
+(spotrun/market/gang_losses.py). In addition to the losses of its zone, it loses members while the zone has capacity
 (`lone_losses`).
 """
 
@@ -27,6 +27,8 @@ from collections.abc import Sequence
 from math import exp
 
 import numpy as np
+
+from spotrun.market.gang_losses import first_of
 
 UP_MIN_S, UP_MEDIAN_S, UP_SIGMA = 585.0, 2800.0, 2.5
 DOWN_MIN_S, DOWN_MEDIAN_S, DOWN_SIGMA = 350.0, 1000.0, 1.7
@@ -38,18 +40,6 @@ limit a few periods would be far longer than the record (60 h).
 """
 LOSSES_PER_H = 0.29
 """Losses of an instance per hour with capacity, in the public record of nine V100 zones."""
-TOGETHER_IN_ZONE = 0.08
-"""
-How strongly the losses of instances in one zone are correlated: 0 if they are independent, 1 if all are lost at once.
-This parameter was fitted to four public records of groups of instances (https://github.com/uclasystem/bamboo, traces:
-V100 and T4 on AWS, V100 and A100 on Google Cloud). For members that are drawn at random from such a group, the table
-shows how many times as often as one instance the first of them is lost.
-
-    members      in the four records     first_of
-    4            2.9 to 3.6              3.2
-    8            4.2 to 6.2              5.1
-    16           5.6 to 10.1             7.3
-"""
 WARM_UP_S = 2 * 86_400.0
 """
 Age of the market, in seconds, when the job starts. If the market began with the job, every job would start at the
@@ -91,11 +81,6 @@ def _up_s(rng: np.random.Generator) -> float:
 
 def _down_s(rng: np.random.Generator) -> float:
     return min(STRETCH_MAX_S, DOWN_MIN_S + float(rng.lognormal(np.log(DOWN_MEDIAN_S), DOWN_SIGMA)))
-
-
-def first_of(size: int) -> float:
-    """Return how many times as often as one instance a gang of `size` instances in one zone loses a member."""
-    return size / (1 + TOGETHER_IN_ZONE * (size - 1))
 
 
 def lone_losses(shape: tuple[int, int], tick_s: float, size: int, seed: int) -> np.ndarray:

@@ -11,7 +11,6 @@ import msgspec
 from spotrun.clouds.local.config import NOTICE
 from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
-from spotrun.forecast.generator import first_of
 from spotrun.forecast.kinds import Share, choice_of, forecast_of_kinds
 from spotrun.forecast.lifetime_forecast import (
     GENERATED,
@@ -26,6 +25,7 @@ from spotrun.forecast.lifetimes import STANDBY, Source, SpotPools
 from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.ticks import Standby
 from spotrun.intervals import COMMIT_GAP, MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval, expected_rework
+from spotrun.market.gang_losses import first_of
 from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import inf
 
+from spotrun.market.gang_losses import first_of
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import reservable, transfer
@@ -220,10 +221,11 @@ def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     Return, for each spot pool, how many seconds an instance is expected to last from now on, but at most until the end
     of the work.
 
-    A gang lasts until its first member is lost. So its hazard is `size` times that of a single instance.
+    A gang lasts until its first member is lost. So its hazard is `first_of` times that of a single instance.
     """
-    history, now_s, all_work = market_history(facts), facts.now_s, facts.size * horizon_s(facts)
-    return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) / facts.size for found in spot}
+    history, now_s, times = market_history(facts), facts.now_s, first_of(facts.size)
+    all_work = times * horizon_s(facts)
+    return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) / times for found in spot}
 
 
 @once

@@ -19,7 +19,7 @@ from spotrun.account.summary import summarise
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.registry import cloud_of
-from spotrun.forecast.generator import LOSSES_PER_H, first_of, generate
+from spotrun.forecast.generator import LOSSES_PER_H, generate
 from spotrun.forecast.lifetime_forecast import (
     ForecastRequest,
     Inputs,
@@ -36,6 +36,7 @@ from spotrun.forecast.report import as_json, cost_picture, time_cells, time_colu
 from spotrun.forecast.ticks import LoneLosses, Standby, on_demand_bill, simulate
 from spotrun.forecast.traces import Windows
 from spotrun.instance import PriceSegment
+from spotrun.market.gang_losses import first_of
 from spotrun.market.world import World
 from spotrun.offering import Offering
 from spotrun.policy import assumptions
