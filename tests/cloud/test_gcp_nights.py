@@ -230,6 +230,10 @@ def job_of(world: GcpNightWorld, kind: str) -> dict[str, Any]:
     return next(job for name, job in world.called.jobs.items() if name.endswith(f"-{kind}"))
 
 
+def container_of(world: GcpNightWorld) -> dict[str, Any]:
+    return world.called.services[SERVICE]["template"]["containers"][0]
+
+
 Breaks = Callable[[GcpNightWorld], Any]
 FAILED = {"type": "Ready", "state": "CONDITION_FAILED", "message": "Image not found."}
 
@@ -258,6 +262,11 @@ FAILED = {"type": "Ready", "state": "CONDITION_FAILED", "message": "Image not fo
             "night install",
         ),
         (lambda it: it.called.services[SERVICE].update(defaultUriDisabled=True), "is disabled, so no job", "install"),
+        (
+            lambda it: container_of(it).update(image="docker.io/a/b:latest"),
+            "runs the image docker.io/a/b",
+            "night install",
+        ),
         (lambda it: setattr(it.called, "failure", FAILED["message"]), "newest revision of the service", "Image not"),
         (lambda it: it.google.iam.accounts[CLOCK].update(disabled=True), f"{CLOCK} is disabled", "accounts enable"),
         (lambda it: it.google.iam.accounts.pop(RUNNER), f"{RUNNER} is gone", "infra/gcp/README.md"),

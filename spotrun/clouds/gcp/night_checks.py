@@ -66,6 +66,10 @@ def require_region(region: str, known: Iterable[str]) -> None:
         )
 
 
+RUNTIMES = "-docker.pkg.dev/serverless-runtimes/"
+"""The repositories of the images that run source code: https://cloud.google.com/docs/buildpacks/base-images"""
+
+
 def service_trouble(service: Mapping[str, Any], name: str) -> str:
     """
     Return one sentence about why no call reaches the service, or not the newest one; "" if nothing is wrong. A change
@@ -76,6 +80,9 @@ def service_trouble(service: Mapping[str, Any], name: str) -> str:
         return f"the address of the service {name} is disabled, so no job can call it: {ANEW}"
     if service.get("ingress", INGRESS) != INGRESS:
         return f"the service {name} no longer takes calls from all addresses ({service['ingress']}): {ANEW}"
+    (container,) = service["template"]["containers"]
+    if RUNTIMES not in container["image"]:
+        return f"the service {name} runs the image {container['image']} instead of Google's Python: {ANEW}"
     if condition.get("state") == _FAILED:
         why = str(condition.get("message") or "Cloud Run does not say why")
         return f"the newest revision of the service {name} failed: {why}: {ANEW}"

@@ -41,6 +41,7 @@ from spotrun.clouds.gcp.error_codes import PerimeterForbids, ServiceOff
 from spotrun.clouds.gcp.night_alarm import ENABLED, TICK, GcpAlarm, job_of, name_of
 from spotrun.clouds.gcp.night_checks import (
     INGRESS,
+    RUNTIMES,
     Places,
     call_trouble,
     job_trouble,
@@ -311,7 +312,7 @@ class GcpNights:
         runtime = python.replace(".", "")
         facts = {"SPOTRUN_HOST": name_of(name), "SPOTRUN_MEMORY_MB": str(MEMORY_MB), **environment}
         container = {
-            "image": f"{self._region}-docker.pkg.dev/serverless-runtimes/{STACK}/runtimes/{runtime}",
+            "image": f"{self._region}{RUNTIMES}{STACK}/runtimes/{runtime}",
             "command": ["python3"],
             "args": ["-c", files(__package__).joinpath("night_start.py").read_text()],
             "env": [{"name": key, "value": text} for key, text in facts.items()],
