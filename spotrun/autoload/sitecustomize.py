@@ -80,7 +80,8 @@ def begin() -> None:
         acts.update(loading())
     if not acts:
         return
-    if late := os.environ.get("SPOTRUN_LATE_VARIABLES"):
+    late = os.environ.get("SPOTRUN_LATE_VARIABLES")
+    if late:
         from spotrun.autoload import late_variables
 
         late_variables.hold(late)
