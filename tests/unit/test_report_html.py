@@ -195,6 +195,15 @@ def test_versions_and_the_commit_are_listed_each_once():
     assert "cannot read the job" in report_page(stormy())
 
 
+@pytest.mark.parametrize("framework", ["lightning 2.6.0", "transformers 5.1.0"])
+def test_the_framework_and_its_version_are_listed(framework: str):
+    history = History(spec=job_of())
+    history.running()
+    history.step += 1
+    history.after(60).commit(versions={"torch": "2.5.0", "framework": framework})
+    assert ["framework", framework] in Page(report_page(history)).cells
+
+
 # -- a metric over dollars ---------------------------------------------------------------------------------------------
 
 

@@ -14,8 +14,11 @@ from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec
 from spotrun.spec.yaml import write_yaml
 
-PROGRAMS = ("spotrun", "python", "torch", "lightning", "driver")
-"""The names of the programs whose versions are shown. A checkpoint's entry has the versions under these names."""
+PROGRAMS = ("spotrun", "python", "torch", "framework", "lightning", "driver")
+"""
+The names under which a checkpoint's entry has the versions that are shown. The version under `framework` begins with
+the framework's name. Entries of spotrun 0.1 have Lightning's version under `lightning`.
+"""
 
 
 def made_with(state: RunState) -> Markup:
