@@ -17,7 +17,7 @@ from spotrun.report.budget import passing
 from spotrun.report.tables import dollars, plain, short_duration
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
-from spotrun.run.protection import PROTECT, UNPROTECTED
+from spotrun.run.protection import UNPROTECTED
 from spotrun.run.reasons import in_one_line
 from spotrun.units import count_of
 
@@ -186,7 +186,7 @@ def _state_committed(event: ev.CheckpointCommitted, files: ev.CommittedFiles) ->
 
 def _training_started(event: ev.TrainingStarted) -> str:
     if event.unprotected:
-        return f"unprotected: {UNPROTECTED}; {PROTECT}"
+        return f"unprotected: {UNPROTECTED}"
     if event.began_at is not None:
         return "the command runs, and reports no steps"
     return f"training: first new step {event.step:,} is done"

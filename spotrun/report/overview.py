@@ -12,7 +12,7 @@ from spotrun.report import gaps
 from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import FiguresTable, dollars, plain, scale_mark
 from spotrun.run.owners import about_forged
-from spotrun.run.protection import PROTECT, UNPROTECTED
+from spotrun.run.protection import KEEP, UNPROTECTED
 
 Rows = Sequence[dict[str, Any]]
 """The rows that `spotrun status --json` prints."""
@@ -65,7 +65,7 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
     if row.get("usd_per_kept_hour"):
         yield f"{dollars(Decimal(row['usd_per_kept_hour']))} for each hour of work whose result was kept"
     if row.get("unprotected"):
-        yield f"unprotected: {UNPROTECTED}; {PROTECT}"
+        yield f"unprotected: {UNPROTECTED}; {KEEP}"
     elif row.get("keeps_nothing") and row.get("next"):
         yield "stores nothing so far, so an interruption restarts it; add train: {state: [out/]} to store out/"
 

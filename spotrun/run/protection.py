@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 UNPROTECTED = (
-    "the command runs Python, but no training in it has connected to spotrun's agent yet: an interruption would lose "
-    "all its work"
+    "the command runs Python, but no training in it has connected to spotrun: an interruption would lose all its work"
 )
+KEEP = "add train: {state: [out/]} to save the files that it writes into out/"
 PROTECT = (
     "spotrun saves a training with Lightning, transformers or a Loop once it begins, unless python runs with -I, -E or "
-    "-S; add train: {state: [out/]} to save the files that the command writes into out/"
+    f"-S; {KEEP}"
 )

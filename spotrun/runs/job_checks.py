@@ -133,12 +133,10 @@ def without_checkpoints(spec: RunSpec) -> str | None:
     if spec.train.state or _names(spec, SAVED):
         return None
     source = spec.train.source(Path(spec.workdir)) or spec.train.module
-    what = "The job is a plain command" if spec.train.run else f"{source} uses none of the frameworks below"
+    what = "The job is a plain command" if spec.train.run else f"{source} names no framework that spotrun knows"
     return (
-        f"{what}: spotrun makes checkpoints of trainings with Lightning, the transformers Trainer or a Loop, and of "
-        "files that a job names as state. Any other job starts from the beginning after each interruption, unless it "
-        "writes into $SPOTRUN_STATE_DIR, and the repeated time is rework. To store the files that it writes: "
-        "train: {state: [out/]}."
+        f"{what}: unless it trains with Lightning, transformers or a Loop, each interruption starts it again from the "
+        "beginning. To continue from files that it writes, add train: {state: [out/]}."
     )
 
 

@@ -123,7 +123,7 @@ def test_the_command_line_knows_what_has_no_steps(sandbox: Sandbox) -> None:
     )
     assert "identical by content: 1 file is the same" in sandbox.call("verify-resume", job, "--kills", "1")
     said = sandbox.call("launch", job, "-y")
-    assert "starts from the beginning after each interruption" not in said
+    assert "starts it again from the beginning" not in said
     rows = sandbox.ask_json("checkpoints", "ls", "simulate")
     assert [(row["size_bytes"], row["files"]["files"], row["final"]) for row in rows] == [(0, 1, True)]
     assert "2 bytes" in sandbox.ask("checkpoints", "ls", "simulate")

@@ -75,11 +75,14 @@ def test_file_that_is_neither_job_nor_script_gets_a_one_line_error(
 def test_init_writes_a_job_that_stays_valid_whatever_is_uncommented(folder: Path) -> None:
     said = call("init", "train.py", "--out", "plain.yaml").stdout
     assert "verify-resume" not in said, "nothing is in it that could be compared"
-    assert "of trainings with Lightning, the transformers Trainer or a Loop, and of files that a job" in said
+    note = said.splitlines()[-1]
+    assert note.startswith("train.py names no framework that spotrun knows: unless it trains with Lightning")
+    assert note.count(". ") == 1, "two sentences"
+    assert note.endswith("add train: {state: [out/]}.")
     (folder / "train.py").write_text("from transformers import Trainer\n")
     said = call("init", "train.py", "--out", "hf.yaml").stdout
     assert "spotrun verify-resume hf.yaml" in said
-    assert "spotrun makes checkpoints of" not in said
+    assert "from the beginning" not in said
     (folder / "train.py").write_text("import lightning\n")
     said = call("init", "train.py", "--", "--lr", "0.1", "--note", "say: #no", "yes").stdout
     assert "spotrun verify-resume train.yaml" in said

@@ -27,7 +27,7 @@ from spotrun.report.describe import describe
 from spotrun.report.folding import fold
 from spotrun.report.machine_readable import json_object
 from spotrun.report.tables import FiguresTable, dollars, percent, short_duration
-from spotrun.run.events import Cause, CommittedFiles, RunFailed, RunStopped, SetUp, StopRequested
+from spotrun.run.events import Cause, CommittedFiles, RunFailed, RunStopped, SetUp, StopRequested, TrainingStarted
 from tests.support.histories import FREE_STORAGE, History, random_runs
 from tests.support.summaries import calm_on_demand, stormy
 
@@ -419,6 +419,31 @@ def test_a_command_without_checkpoints_is_not_said_to_train() -> None:
     assert "; nothing was trained that" in terminal.verdict(replace(unended, state="stopped", plain=False))
     history.completed(None)
     assert describe(history.entries[-1]) == "run completed: its command succeeded"
+
+
+def test_events_do_not_repeat_the_advice_on_a_plain_script_that_launch_gives() -> None:
+    history = History(spec={"train": {"run": "python plain.py"}})
+    launch = history.launch()
+    history.after(10).record(launch)
+    history.after(50).start(launch)
+    history.resume()
+    history.write(
+        TrainingStarted(
+            attempt=history.attempt, incarnation=history.incarnation, step=0, began_at=history.now, unprotected=True
+        )
+    )
+    told = describe(history.entries[-1])
+    assert told.endswith("an interruption would lose all its work")
+    assert len(told.split()) <= 25
+    row = {
+        "run": "demo",
+        "state": "training",
+        "started_at": "2026-01-01T00:00:00",
+        "unprotected": True,
+        "next": "trains",
+    }
+    (line,) = (line for line in overview.notes([row]) if "unprotected" in line)
+    assert line.endswith("add train: {state: [out/]} to save the files that it writes into out/")
 
 
 def test_checkpoint_is_shown_with_the_size_of_its_files() -> None:
