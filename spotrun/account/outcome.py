@@ -28,7 +28,7 @@ def status_word(state: RunState) -> str:
     Return the run's current state as one word. Before the run's end:
 
     - `created`
-    - `waiting`: the run waits for capacity, or for a runner that requests a machine
+    - `waiting`: the run waits for capacity, for a runner that requests a machine, or for room in its store
     - `starting`: a machine has been requested, or an attempt without a checkpoint has not trained yet
     - `restoring`: the attempt is loading a checkpoint
     - `training`
@@ -53,7 +53,7 @@ def _attempt_word(state: RunState, attempt: Attempt) -> str:
         return "leaving"
     trainer = attempt.trainers[-1] if attempt.trainers else None
     if trainer is not None and trainer.exited is None and (trainer.started_at is not None or is_plain(state)):
-        return "training"
+        return "training" if attempt.refused_at is None else "waiting"
     return "starting" if state.latest_commit() is None else "restoring"
 
 

@@ -44,7 +44,7 @@ class Activity(StrEnum):
     REWORK = "rework"
     """Training whose result was lost, so that its steps are done again."""
     STALL = "stall"
-    """Training waits for a checkpoint."""
+    """Training waits for a checkpoint, or for room in the store to save one."""
     PAUSED = "paused"
     """From a stop or failure to the request to resume. Left out of every sum, because the run's clock is stopped."""
 
@@ -216,13 +216,15 @@ def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
     """
-    Return the time after which the trainer no longer trained, and only saved its last checkpoint. Return FOREVER if the
-    time is unknown.
+    Return the time after which the trainer no longer trained, and only saved its last checkpoint or waited for room to
+    save it. Return FOREVER if the time is unknown.
     """
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]
     if attempt.end is not None and trainer.exited is None:
         moments.append(attempt.end.stopped_at)
+    if attempt.refused_at is not None and trainer == attempt.trainers[-1]:
+        moments.append(attempt.refused_at)
     return min(moments, default=FOREVER)
 
 

@@ -76,5 +76,9 @@ def _shortage(store: Store, size_bytes: int) -> str:
         return ""
     if free_bytes is None or free_bytes >= size_bytes:
         return ""
-    left, needed = f"{free_bytes / 1e6:,.0f} MB", f"{size_bytes / 1e6:,.0f} MB"
+    left, needed = _size(free_bytes), _size(size_bytes)
     return f"the disk of {store.uri} has {left} left, and a checkpoint takes {needed}; try: free some space on it"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.0f} MB" if size_bytes >= 10**7 else f"{size_bytes / 1e3:,.0f} kB"

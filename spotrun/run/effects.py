@@ -260,7 +260,7 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
         meet=None if event.meet is UNSET else event.meet,
     )
     trainers = (*state.attempts[event.attempt].trainers, trainer)
-    state = _with_attempt(state, event.attempt, trainers=trainers)
+    state = _with_attempt(state, event.attempt, trainers=trainers, refused_at=None)
     return replace(
         state,
         commits=_cut_off(state.commits, -1 if event.commit is None else event.commit),
@@ -356,7 +356,7 @@ def _notices_unseen(state: RunState, entry: Entry, event: ev.NoticesUnseen) -> R
 
 def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> RunState:
     if state.attempts[event.attempt].saves_failed_in_a_row:
-        state = _with_attempt(state, event.attempt, saves_failed_in_a_row=0)
+        state = _with_attempt(state, event.attempt, saves_failed_in_a_row=0, refused_at=None)
     newest, borrowers = _newest_not_cut_off(state.commits), state.borrowers
     reached = event.step if newest is None else max(event.step, newest.step_reached)
     for prefix in dict.fromkeys(event.borrows):
@@ -370,8 +370,14 @@ def _newest_not_cut_off(commits: PVector[Commit]) -> Commit | None:
 
 
 def _save_failed(state: RunState, entry: Entry, event: ev.CheckpointFailed) -> RunState:
-    failures = state.attempts[event.attempt].saves_failed_in_a_row + 1
-    return _with_attempt(state, event.attempt, saves_failed_in_a_row=failures, refused_bytes=event.size_bytes)
+    attempt = state.attempts[event.attempt]
+    return _with_attempt(
+        state,
+        event.attempt,
+        saves_failed_in_a_row=attempt.saves_failed_in_a_row + 1,
+        refused_bytes=event.size_bytes,
+        refused_at=(attempt.refused_at or entry.at) if event.size_bytes else None,
+    )
 
 
 def _retired(state: RunState, entry: Entry, event: ev.CheckpointRetired) -> RunState:

@@ -264,6 +264,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     saves_failed_in_a_row: int = 0
     refused_bytes: int = 0
     """Size, in bytes, of the last snapshot for which the store had no room; 0 if there was no such snapshot."""
+    refused_at: datetime | None = None
+    """Time since which training waits for room in the store; None if it does not."""
 
     @property
     def names(self) -> tuple[MemberName, ...]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from spotrun.account.outcome import status_word
+from spotrun.account.summary import summarise
 from spotrun.errors import WritesRefused
 from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.store_capacity import StoreCapacity, shortage
@@ -74,6 +78,23 @@ def test_a_full_disk_is_what_comes_next_for_those_who_only_look() -> None:
     store.free_bytes = 0
     history.completed(history.commit())
     assert shortage(store, history.state) == "", "it needs no room any more"
+
+
+def test_a_full_disk_in_mid_run_is_shown_as_waiting_and_its_time_as_downtime() -> None:
+    history, store = History(), SmallStore()
+    history.running()
+    history.after(100).commit(size_bytes=4_900_000)
+    before = summarise(history.after(50).state, history.now).total
+    history.write(ev.CheckpointFailed(attempt=history.attempt, step=3, detail="full", size_bytes=4_900_000))
+    assert status_word(history.state) == "waiting"
+    during = summarise(history.after(600).state, history.now).total
+    assert (during.downtime - before.downtime).total_seconds() == pytest.approx(600)
+    store.free_bytes = 212_000
+    assert shortage(store, history.state).startswith("the disk of memory has 212 kB left, and a checkpoint takes 4,900")
+    history.after(60).commit(stall_s=660)
+    assert status_word(history.state) == "training"
+    after = summarise(history.after(50).state, history.now).total
+    assert (after.downtime - before.downtime).total_seconds() == pytest.approx(660)
 
 
 def test_a_runner_whose_heartbeat_is_refused_knows_what_to_say() -> None:
