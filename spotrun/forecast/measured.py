@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from decimal import Decimal
 from statistics import fmean
 
 import msgspec
@@ -15,15 +16,24 @@ from spotrun.run.events import CheckpointCommitted
 from spotrun.run.state import RunState
 
 
+class CompletedRun(msgspec.Struct, frozen=True):
+    """A completed run: what it really cost and how long it took, on the market that it had."""
+
+    run: str
+    wall: timedelta
+    cost_usd: Decimal
+    interruptions: int
+
+
 class RunMeasurements(msgspec.Struct, frozen=True):
     """
     Measurements of earlier runs.
 
-    `work` is the productive time of the newest completed run, and `epochs` is its number of epochs; both are None if no
-    run has completed. `changeovers_s` are the durations of all changeovers in all runs. If an instance only unpacked
-    the setup cache, its changeover is converted to that of an instance that runs all of `setup`. `boots_s` are the
-    seconds of each start before billing began. `setups_s` are the seconds of each full setup that was then packed into
-    the cache. `unpacks_s` are the seconds that unpacking the cache took.
+    `work` is the productive time of the newest completed run, `epochs` is its number of epochs, and `completed` is that
+    run itself; all three are None if no run has completed. `changeovers_s` are the durations of all changeovers in all
+    runs. If an instance only unpacked the setup cache, its changeover is converted to that of an instance that runs all
+    of `setup`. `boots_s` are the seconds of each start before billing began. `setups_s` are the seconds of each full
+    setup that was then packed into the cache. `unpacks_s` are the seconds that unpacking the cache took.
 
     `checkpoint_bytes` is the size of the newest checkpoint, 0 before the first. `work_doubt` is the share by which
     `work` may be wrong. `by_bench` is True if `spotrun bench` measured the changeovers.
@@ -38,6 +48,7 @@ class RunMeasurements(msgspec.Struct, frozen=True):
     checkpoint_bytes: int = 0
     work_doubt: float = assumptions.WORK_DOUBT_MIN
     by_bench: bool = False
+    completed: CompletedRun | None = None
 
     @property
     def changeover_s(self) -> float | None:
@@ -76,7 +87,9 @@ def measured(states: Iterable[RunState]) -> RunMeasurements:
     for state in known:
         if state.terminal is not None and state.terminal.outcome == "completed":
             summary = summarise(state, state.terminal.at)
-            return msgspec.structs.replace(found, work=summary.total.productive, epochs=len(summary.epochs))
+            total, epochs = summary.total, len(summary.epochs)
+            run = CompletedRun(summary.run, total.wall, total.cost_usd, total.interruptions)
+            return msgspec.structs.replace(found, work=total.productive, epochs=epochs, completed=run)
     return found
 
 

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from spotrun.forecast.report import COSTS, cost_cells, expects, heading, lasting, time_cells, time_columns, usd
+from spotrun.forecast.report import COSTS, basis, cost_cells, expects, heading, lasting, time_cells, time_columns, usd
 from spotrun.report.html.document import document
 from spotrun.report.html.drawing import ROW, axis, bar, bars, lane, legend, picture, tick
 from spotrun.report.html.markup import Markup, element, head, join, row, section, table
-from spotrun.units import count_of
 
 if TYPE_CHECKING:
     from spotrun.forecast.lifetime_forecast import Forecast
@@ -29,7 +28,7 @@ def forecast_page(plan: Plan, name: str) -> str:
     body = element(
         "main",
         element("h1", title),
-        element("p", f"{count_of(plan.forecasts[0].lifetimes, 'simulated lifetime')} a line. Nothing was rented."),
+        element("p", " ".join([*basis(plan), "Nothing was rented."])),
         section("What it costs", _ranges(plan.forecasts), _table("Cost", list(COSTS), plan, cost_cells)),
         section(
             "When it is done, and what delays it",

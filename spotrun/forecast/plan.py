@@ -22,7 +22,7 @@ from spotrun.forecast.lifetime_forecast import (
     tick_for,
 )
 from spotrun.forecast.lifetimes import STANDBY, Source, SpotPools
-from spotrun.forecast.measured import RunMeasurements
+from spotrun.forecast.measured import CompletedRun, RunMeasurements
 from spotrun.forecast.ticks import Standby
 from spotrun.intervals import COMMIT_GAP, MEAN_TIME_BETWEEN_INTERRUPTIONS, auto_interval, expected_rework
 from spotrun.market.gang_losses import first_of
@@ -63,6 +63,9 @@ class Plan(msgspec.Struct, frozen=True):
     start over: the job runs a command, names no files as its state, and none of its earlier runs had a checkpoint. If
     the job allows several kinds of instances, `expects` lists the kinds that will probably do most of the work, the
     most probable first.
+
+    `market` describes the simulated markets, to complete the sentence "spot comes and goes {market}". `completed` is
+    the run that has measured `work`; None if the work is known from elsewhere.
     """
 
     work: timedelta
@@ -73,6 +76,8 @@ class Plan(msgspec.Struct, frozen=True):
     assumed: str
     repeats: Repeats | None = None
     expects: tuple[Share, ...] = ()
+    market: str = ""
+    completed: CompletedRun | None = None
 
     def epochs_per_usd(self, row: Forecast) -> float | None:
         return self.epochs / row.cost_mean_usd if self.epochs and row.cost_mean_usd else None
@@ -147,7 +152,10 @@ def plan(
         rows = forecast(made_of, lifetimes, budget_usd=budget_usd, seed=seed, source=source, progressed=progressed)
         told += _of_one_kind(spec, offerings)
     repeated = _repeats(spec, work, measured, source)
-    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), told, repeated, expects)
+    measured_by = measured.completed if spec.policy.expected_work is None else None
+    return Plan(
+        work, time_left, epochs, tuple(rows), tuple(considered), told, repeated, expects, source.words, measured_by
+    )
 
 
 def learns(spec: RunSpec) -> bool:

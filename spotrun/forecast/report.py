@@ -23,7 +23,7 @@ from spotrun.report.tables import (
     print_figures,
     short_duration,
 )
-from spotrun.units import format_duration
+from spotrun.units import count_of, format_duration
 
 if TYPE_CHECKING:
     from spotrun.forecast.lifetime_forecast import Forecast
@@ -38,6 +38,18 @@ TIMES = ("P50", "P95", "late", "lost", "start", "redo", "wait")
 def heading(plan: Plan) -> str:
     due = "" if plan.time_left is None else f", to be done in {short_duration(plan.time_left)}"
     return f"{short_duration(plan.work)} of work{due}"
+
+
+def basis(plan: Plan) -> list[str]:
+    """Return sentences that say which markets are simulated, what the work rests on, and what that run really cost."""
+    found = [f"These are {plan.forecasts[0].lifetimes} imagined markets a line: spot comes and goes {plan.market}."]
+    if (run := plan.completed) is not None:
+        paid, lost = f"cost {dollars(run.cost_usd)}", count_of(run.interruptions, "interruption")
+        found += [
+            f"The work is the training time of {run.run}, with all that slowed it on its machine; --work replaces it.",
+            f"On its own market, {run.run} {paid} and took {short_duration(run.wall)}, with {lost}.",
+        ]
+    return found
 
 
 def cost_cells(plan: Plan, row: Forecast) -> list[str]:
@@ -163,6 +175,9 @@ def figures_of(row: msgspec.Struct) -> dict[str, Any]:
 
 def show(plan: Plan, *, known: bool) -> None:
     """Print the whole forecast. `known` is True if the job itself states how long the work takes."""
+    for line in basis(plan):
+        say(line)
+    print()
     print_figures(cost_table(plan))
     print()
     print_figures(time_table(plan))

@@ -32,7 +32,7 @@ from spotrun.forecast.lifetimes import Generated, Lifetime, Local, Recorded, Rep
 from spotrun.forecast.measured import RunMeasurements, measured
 from spotrun.forecast.page import forecast_page
 from spotrun.forecast.plan import Plan, asked, plan
-from spotrun.forecast.report import as_json, cost_picture, time_cells, time_columns
+from spotrun.forecast.report import as_json, basis, cost_picture, time_cells, time_columns
 from spotrun.forecast.ticks import LoneLosses, Standby, on_demand_bill, simulate
 from spotrun.forecast.traces import Windows
 from spotrun.instance import PriceSegment
@@ -43,6 +43,7 @@ from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
+from spotrun.report.tables import dollars
 from spotrun.run.events import SetUp
 from spotrun.runner.creation import newborn
 from spotrun.strategies.catalogue import STRATEGIES
@@ -480,6 +481,23 @@ def test_measurements_of_earlier_runs_replace_assumptions() -> None:
     assert "takes 6m or 1.2 x less or more, not measured yet" in untold.assumed
     on_demand = [next(r for r in found.forecasts if r.strategy == "on_demand_only") for found in (told, untold)]
     assert [row.changeover_s for row in on_demand] == pytest.approx([100.0, 360.0], rel=0.2)
+
+
+def test_plan_names_its_markets_and_the_run_that_measured_the_work() -> None:
+    history = History()
+    history.running()
+    history.step = 100
+    history.after(900).epoch(0)
+    history.completed(history.after(5).commit(final=True))
+    known = measured([history.state])
+    assert known.work is not None
+    told = plan(spec(), OFFERINGS, known.work, None, 2, measured=known)
+    markets, work, own = basis(told)
+    assert markets == f"These are 2 imagined markets a line: spot comes and goes {Generated().words}."
+    assert "training time of demo-0123456789" in work
+    cost = dollars(summarise(history.state, history.now).total.cost_usd)
+    assert own == f"On its own market, demo-0123456789 cost {cost} and took 16m45s, with 0 interruptions."
+    assert len(basis(plan(spec(policy={"expected_work": "1h"}), OFFERINGS, HOUR, None, 2, measured=known))) == 1
 
 
 def test_a_forecast_knows_what_packs_have_spared_and_would() -> None:
