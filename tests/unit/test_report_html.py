@@ -16,7 +16,7 @@ from spotrun.errors import SpecInvalid
 from spotrun.report import compare, machine_readable
 from spotrun.report.html.chart import overlaps
 from spotrun.report.html.comparison import RUNS_MAX
-from spotrun.report.html.listings import costs
+from spotrun.report.html.listings import costs, epochs
 from spotrun.report.html.made_with import job_yaml
 from spotrun.report.html.metric import at_commits, over_time, points, training_loss
 from spotrun.report.html.page import POINTS
@@ -27,6 +27,7 @@ from spotrun.spec.yaml import read_yaml
 from tests.support.histories import START, History, random_runs
 from tests.support.parsed_page import Page
 from tests.support.report_samples import HOSTILE, compared, hostile, learning, report_page, stormy
+from tests.support.summaries import calm_on_demand
 
 SIZE_MAX = 1_500_000
 
@@ -70,12 +71,24 @@ def test_the_table_of_epochs_sums_to_the_json_report():
 
 
 def test_each_row_of_epochs_has_all_parts_of_its_cost():
-    rows = [row for row in Page(report_page(stormy())).rows if row and row[0].get("data-value")]
+    page = Page(report_page(stormy()))
+    rows = [row for row in page.rows if row and row[0].get("data-value")]
     assert len(rows) == 5
-    assert (costs(own=False)[0], costs(own=False)[-1]) == ("cost", "all on demand")
+    heads = page.texts["button"]
+    assert heads[:2] == ["epoch", "cost"]
+    assert set(heads[1 : heads.index("all on demand")]) <= {*costs(own=False)}
     for row in rows:
-        cost, *parts = (Decimal(cell["data-value"] or "") for cell in row[1 : len(costs(own=False))])
+        cost, *parts = (Decimal(cell["data-value"] or "") for cell in row[1 : heads.index("all on demand")])
         assert cost == sum(parts) >= 0
+
+
+def test_columns_of_epochs_without_a_figure_are_left_out():
+    page = Page(epochs(calm_on_demand()).text)
+    heads, rows = page.texts["button"], page.cells[1:]
+    assert not {"spot", "egress", "interruptions", "steps redone"} & {*heads}
+    assert {"cost", "on-demand", "training"} <= {*heads}
+    assert {len(row) for row in rows} == {len(heads)}
+    assert all(any(row[column] != "-" for row in rows) for column in range(len(heads)))
 
 
 def test_every_attempt_is_listed():

@@ -5,15 +5,16 @@ the terminal output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import compress
 
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
 from spotrun.folder.machine_use import TypeUse
 from spotrun.report.amounts import Money, money
 from spotrun.report.describe import dated, describe
-from spotrun.report.html.markup import Markup, element, figure, head, row, table
+from spotrun.report.html.markup import Markup, element, figure, head, is_filled, row, table
 from spotrun.report.machine_use import HEADS, cells
 from spotrun.report.tables import count, dollars, percent, short_duration
 from spotrun.report.terminal import LOSS_FIGURES, loss_cells, loss_texts
@@ -34,15 +35,20 @@ WAITING = "waiting members"
 
 
 def epochs(summary: RunSummary) -> Markup:
-    """Build the table of epochs, with a row for each. The attribute `data-value` of a cell has the exact figure."""
+    """
+    Build the table of epochs, with a row for each. The attribute `data-value` of a cell has the exact figure. Columns
+    in which each cell is a dash are left out.
+    """
     *shown, rest, total = money(summary)
     listed = list(zip(summary.epochs, shown, strict=True))[-ROWS_MAX:]
-    rows = [_account(str(e.epoch + 1), e, texts) for e, texts in listed if e.epoch is not None]
-    feet = [_account(summary.rest_name, summary.rest, rest), _account("total", summary.total, total)]
+    rows = [(str(e.epoch + 1), _account(e, texts)) for e, texts in listed if e.epoch is not None]
+    feet = [(summary.rest_name, _account(summary.rest, rest)), ("total", _account(summary.total, total))]
     of_gangs = (WAITING,) if summary.total.size > 1 else ()
-    names = ("epoch", *costs(own=summary.total.at_home), *OTHERS, *of_gangs)
-    heads = [head(element("button", name, type="button")) for name in names]
-    return table(f"Epochs{_cut(summary.epochs)}", heads, rows, feet)
+    names = (*costs(own=summary.total.at_home), *OTHERS, *of_gangs)
+    filled = [any(map(is_filled, column)) for column in zip(*(cells for _, cells in rows + feet), strict=True)]
+    heads = [head(element("button", name, type="button")) for name in ("epoch", *compress(names, filled))]
+    body, foot = ([_figures(name, compress(cells, filled)) for name, cells in part] for part in (rows, feet))
+    return table(f"Epochs{_cut(summary.epochs)}", heads, body, foot)
 
 
 def glance(summary: RunSummary) -> Markup:
@@ -125,10 +131,13 @@ def _cut(rows: Sequence[object]) -> str:
     return f" (the last {ROWS_MAX} of {len(rows)})" if len(rows) > ROWS_MAX else ""
 
 
-def _account(name: str, a: Account, shown: Money) -> Markup:
+def _account(a: Account, shown: Money) -> list[Markup]:
     of_gangs = [figure(shown.waiting, a.waiting_usd)] if a.size > 1 else []
-    cells = account_cells(a, shown, own=a.at_home)
-    return element("tr", element("th", name, scope="row", data_value=name), *cells, *of_gangs)
+    return [*account_cells(a, shown, own=a.at_home), *of_gangs]
+
+
+def _figures(name: str, cells: Iterable[Markup]) -> Markup:
+    return element("tr", element("th", name, scope="row", data_value=name), *cells)
 
 
 def costs(*, own: bool) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from html import escape
 
 from spotrun.report.machine_readable import usd_text
+from spotrun.report.tables import NOTHING
 from spotrun.units import shown
 
 TEXT_MAX = 2000
@@ -63,6 +64,11 @@ def figure(text: str, value: object) -> Markup:
     """
     exact = usd_text(value) if isinstance(value, Decimal) else value
     return element("td", text, data_value="-Infinity" if exact is None else exact)
+
+
+def is_filled(cell: Markup) -> bool:
+    """Return True if a cell shows a figure, and False if it shows a dash."""
+    return not cell.text.endswith(f">{NOTHING}</td>")
 
 
 def head(content: Content) -> Markup:
