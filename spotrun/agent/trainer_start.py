@@ -98,7 +98,7 @@ class TrainerStart:
         phase = (
             "restore" if resumed.commit is not None else "start" if self._context.spec.train.run is None else "train"
         )
-        self._context.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)
+        self._context.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0, batches=0)
         self._files.begin(self._journal.attempt, {})
         trainer.begin_at(*starts(self._context, beginning, self._files))
 

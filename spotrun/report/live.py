@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -26,7 +25,7 @@ from spotrun.report.next_decision import next_decision
 from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import dollars, plain
 from spotrun.report.view import Screen, View
-from spotrun.report.watched import watched_line, worth_watching
+from spotrun.report.watched import watched_line, watched_lines, worth_watching
 from spotrun.run.billing import ZERO
 from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
@@ -113,12 +112,14 @@ class LiveView(_Watching, Screen[Tick]):
         )
 
     def _bar(self, status: AgentStatus | None) -> RenderableType:
-        done, position = 0.0 if status is None else _fraction(status), _position(status)
-        beside = self.width - len(position) - 1
-        if beside < BAR_WIDTH_MIN:
-            return Group(ProgressBar(total=1.0, completed=done, width=min(BAR_WIDTH, self.width)), Text(position))
+        done, position = None if status is None else _fraction(status), _position(status)
+        if done is None:
+            return Text(position)
+        left = self.width - len(position) - 1
+        if left < BAR_WIDTH_MIN:
+            return Group(_drawn(done, min(BAR_WIDTH, self.width)), Text(position))
         row = Table.grid(padding=(0, 1))
-        row.add_row(ProgressBar(total=1.0, completed=done, width=min(BAR_WIDTH, beside)), Text(position))
+        row.add_row(_drawn(done, min(BAR_WIDTH, left)), Text(position))
         return row
 
     def _facts(self, tick: Tick, summary: RunSummary) -> Table:
@@ -160,19 +161,29 @@ class LiveView(_Watching, Screen[Tick]):
         latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])
         lines: list[str] = []
         for entry in reversed(latest):
-            folded = fold(watched_line(entry, state), self.width, EVENT_INDENT)
+            told = watched_lines(entry, state, EVENT_INDENT)
+            folded = [part for line in told for part in fold(line, self.width, EVENT_INDENT)]
             if lines and len(folded) + len(lines) > min(room, EVENTS_SHOWN):
                 break
             lines = folded + lines
         return Text("\n".join(lines), overflow="ignore", no_wrap=True)
 
 
-def _fraction(status: AgentStatus) -> float:
+def _fraction(status: AgentStatus) -> float | None:
     """
     Return the share of the training that is done. If the number of epochs is unknown, return the share of this epoch.
+    Return None if the number of batches is unknown too, as until the first step of a trainer.
     """
+    if not (status.epochs or status.batches):
+        return None
     within = status.batch / status.batches if status.batches else 0.0
     return min(1.0, (status.epoch + within) / status.epochs if status.epochs else within)
+
+
+def _drawn(done: float, width: int) -> Text:
+    """Draw a bar that can be read without colours."""
+    full = round(done * width)
+    return Text.assemble(("=" * full, "bar.complete"), ("." * (width - full), "bar.back"))
 
 
 def _position(status: AgentStatus | None) -> str:
@@ -180,17 +191,24 @@ def _position(status: AgentStatus | None) -> str:
         return ""
     epochs = f"/{status.epochs}" if status.epochs else ""
     batches = f"/{status.batches}" if status.batches else ""
-    return f"epoch {status.epoch + 1}{epochs}, batch {status.batch}{batches}, step {status.step:,}"
+    batch = f"batch {status.batch}{batches}, " if status.batch or batches else ""
+    return f"epoch {status.epoch + 1}{epochs}, {batch}step {status.step:,}"
 
 
 def _uses(status: AgentStatus | None) -> str:
-    """Describe how busy the machine and its GPUs are, and how much of the time the training waits for data."""
+    """
+    Describe how busy the run keeps its processors, how busy the machine and its GPUs are, and how much of the time the
+    training waits for data.
+    """
     if status is None or status.attempt is None:
         return ""
     parts = []
     if (usage := status.usage) is not None:
         used, there = usage.memory_used_bytes / 2**30, usage.memory_bytes / 2**30
-        parts.append(f"{usage.cpu_share:.0%} of {count_of(usage.cpus, 'CPU')}, {used:.1f} of {there:.1f} GiB of memory")
+        own = usage.own_cpu_share
+        of_run = "" if own is None else f"this run {own:.0%} of {count_of(usage.own_cpus, 'CPU')}; the machine "
+        of_machine = f"{usage.cpu_share:.0%} of {count_of(usage.cpus, 'CPU')}, {used:.1f} of {there:.1f} GiB of memory"
+        parts.append(of_run + of_machine)
         parts += _gpus(usage)
     if status.data_wait is not None:
         parts.append(f"waits for data {status.data_wait:.0%} of the time")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from spotrun.report.describe import event_line, line_of
 from spotrun.report.tables import plain
 from spotrun.run.events import CheckpointRetired, Entry, LaunchClosed, OutputsStored, RunFailed
-from spotrun.run.reasons import in_brief
+from spotrun.run.reasons import in_brief, in_one_line
 from spotrun.run.state import Launch, RunState
 
 
@@ -31,6 +31,14 @@ def watched_line(entry: Entry, state: RunState) -> str:
     if isinstance(event, RunFailed) and (told := _told_by(event, state)) is not None:
         return line_of(entry, f"run failed ({event.cause}): launch {told} was refused")
     return event_line(entry, state.ordinals())
+
+
+def watched_lines(entry: Entry, state: RunState, indent: int) -> list[str]:
+    """Describe an event like `watched_line`, but put a reason that contains a colon on a line of its own."""
+    line, reason = watched_line(entry, state), in_one_line(getattr(entry.event, "detail", ""))
+    if ": " not in reason or not line.endswith(f": {reason}"):
+        return [line]
+    return [line.removesuffix(f": {reason}"), " " * indent + reason]
 
 
 def _why(launch: Launch, state: RunState) -> str:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from spotrun.account.summary import summarise
 from spotrun.folder.status_objects import AgentStatus, Gpu, Usage
 from spotrun.report.live import LiveView
 from spotrun.report.tables import dollars
-from spotrun.run.events import StopRequested
+from spotrun.run.events import AttemptEnded, Cause, StopRequested
 from spotrun.runner.tick import Tick
 from tests.support.decisions import spec
 from tests.support.gang_history import GangHistory
@@ -41,7 +42,7 @@ def interrupted() -> History:
     return history
 
 
-def screen(history: History, width: int, height: int, gpus: tuple[Gpu, ...] = ()) -> str:
+def screen(history: History, width: int, height: int, gpus: tuple[Gpu, ...] = (), **facts: Any) -> str:
     ledger: Any = SimpleNamespace(entries=history.entries)
     view = LiveView(ledger, ManualClock(history.now), spec(), NAME)
     view._console = Console(file=io.StringIO(), width=width, height=height)
@@ -59,6 +60,7 @@ def screen(history: History, width: int, height: int, gpus: tuple[Gpu, ...] = ()
         usage=Usage(cpus=8, cpu_share=0.93, memory_bytes=61 << 30, memory_used_bytes=12 << 30, gpus=gpus),
         data_wait=0.12,
     )
+    agent = replace(agent, **facts)
     view._console.print(view.render(Tick(state=history.state, status=agent, remark="the store answers slowly")))
     return view._console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
@@ -81,6 +83,39 @@ def test_it_says_how_busy_the_gpus_are_as_far_as_they_tell() -> None:
     }
     for gpus, text in told.items():
         assert text in " ".join(screen(History(), 160, 40, gpus).split())
+
+
+def test_it_tells_the_run_s_processors_from_the_machine_s() -> None:
+    usage = Usage(
+        cpus=8,
+        cpu_share=0.93,
+        memory_bytes=61 << 30,
+        memory_used_bytes=12 << 30,
+        own_cpus=2,
+        own_cpu_share=0.4,
+    )
+    shown = screen(History(), 120, 40, usage=usage)
+    assert "this run 40% of 2 CPUs; the machine 93% of 8 CPUs, 12.0 of 61.0 GiB of memory" in shown
+
+
+def test_a_resumed_run_shows_its_step_and_no_bar_until_its_length_is_known() -> None:
+    shown = screen(History(), 120, 40, epochs=0, batch=0, batches=0)
+    assert "epoch 3, step 11,208" in shown
+    assert "batch" not in shown
+    assert "=" not in shown
+    begun = screen(History(), 120, 40, epoch=0, batch=0)
+    assert "." * 40 in begun, "an empty bar, also without colours"
+    assert "=" not in begun
+
+
+def test_a_reason_with_a_colon_has_a_line_of_its_own() -> None:
+    history = History()
+    history.running()
+    reason = "the script failed: RuntimeError: out of luck"
+    history.write(AttemptEnded(attempt=history.attempt, cause=Cause.USER_ERROR, last_step=3, detail=reason))
+    lines = [line.strip() for line in screen(history, 120, 40).splitlines()]
+    assert lines[-1] == reason
+    assert lines[-2].endswith("attempt 1 ended (user_error)")
 
 
 @pytest.mark.parametrize("stopping", [False, True])
