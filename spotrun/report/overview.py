@@ -14,6 +14,10 @@ from spotrun.report.tables import FiguresTable, dollars, plain, scale_mark
 from spotrun.run.owners import about_forged
 from spotrun.run.protection import KEEP, UNPROTECTED
 
+KEPT_MIN_H = Decimal("0.1")
+"""
+Minimum hours of work for which the cost of an hour is shown. The cost of a shorter job is mostly that of its start.
+"""
 Rows = Sequence[dict[str, Any]]
 """The rows that `spotrun status --json` prints."""
 
@@ -62,8 +66,8 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
     Yield notes about a run whose job is a command. Such a run has no epochs whose cost could be shown, so one note
     shows the cost per hour of work whose result was kept. Another note warns if the run stores no files.
     """
-    if row.get("usd_per_kept_hour"):
-        yield f"{dollars(Decimal(row['usd_per_kept_hour']))} for each hour of work whose result was kept"
+    if (hour := Decimal(row.get("usd_per_kept_hour") or 0)) and Decimal(row["cost_usd"]) >= hour * KEPT_MIN_H:
+        yield f"{dollars(hour)} for each hour of work whose result was kept"
     if row.get("unprotected"):
         yield f"unprotected: {UNPROTECTED}; {KEEP}"
     elif row.get("keeps_nothing") and row.get("next"):

@@ -185,6 +185,13 @@ def test_a_table_holds_each_text_whole_at_any_width(width: int | None):
     assert width is not None or lines[-1].startswith(cells[0])
 
 
+@pytest.mark.parametrize(("kept_h", "shown"), [("0.0001", False), ("0.5", True)])
+def test_the_cost_of_an_hour_is_shown_only_after_some_minutes_of_work(kept_h: str, shown: bool):
+    cost = Decimal("10.39") * Decimal(kept_h)
+    row = {"run": "demo", "cost_usd": str(cost), "usd_per_kept_hour": "10.39"}
+    assert any("$10.39 for each hour" in note for note in overview.notes([row])) == shown
+
+
 def test_a_line_folds_between_words_and_counts_wide_characters():
     assert fold("11-22 02:10:05   7  the cloud takes it", 20, 4) == [
         "11-22 02:10:05   7",
