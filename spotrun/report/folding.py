@@ -45,7 +45,7 @@ def fold(line: str, width: int | None, indent: int = 0) -> list[str]:
     """
     Split one line into parts of at most `width` columns, between words. If `width` is None, return the line unchanged.
 
-    A word that is wider than `width` is split too. A wide character counts as two columns.
+    A word that is wider than `width` is split too, after a dash if it has one. A wide character counts as two columns.
     """
     return [line] if width is None or cell_len(line) <= width else list(_folded(line, width, min(indent, width // 2)))
 
@@ -67,10 +67,11 @@ def _folded(text: str, width: int, indent: int) -> Iterator[str]:
 
 def _end(line: str, width: int) -> int:
     """
-    Return the number of characters of `line` that fit into `width` columns. The result always includes the first
-    character after the leading spaces, even if it does not fit.
+    Return the number of characters of `line` that fit into `width` columns, up to the last dash among them if there is
+    one, as in a run's id. The result always includes the first character after the leading spaces, even if it does not
+    fit.
     """
-    end = len(line) - len(line.lstrip()) + 1
+    first = end = len(line) - len(line.lstrip()) + 1
     while end < len(line) and cell_len(line[: end + 1]) <= width:
         end += 1
-    return end
+    return line.rfind("-", first, end) + 1 or end

@@ -185,6 +185,13 @@ def test_a_table_holds_each_text_whole_at_any_width(width: int | None):
     assert width is not None or lines[-1].startswith(cells[0])
 
 
+def test_the_id_of_a_run_breaks_after_a_dash():
+    assert fold("resnet50-imagenet-8204b5586b", 14) == ["resnet50-", "imagenet-", "8204b5586b"]
+    table = FiguresTable("", ("run", "state", "step", "cost", "started\n(UTC)"), texts=(0, 1), gap=2)
+    table.add_row(["resnet50-on-demand-2222222222", "training, unattended", "1234567", "$1234.56", "11-23 02:35"])
+    assert any(line.startswith("2222222222 ") or line == "2222222222" for line, _ in table.lines(60))
+
+
 @pytest.mark.parametrize(("kept_h", "shown"), [("0.0001", False), ("0.5", True)])
 def test_the_cost_of_an_hour_is_shown_only_after_some_minutes_of_work(kept_h: str, shown: bool):
     cost = Decimal("10.39") * Decimal(kept_h)
