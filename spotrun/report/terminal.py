@@ -35,6 +35,7 @@ from spotrun.report.why import capacity_text
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import Cause, SetUp
 
+ASSUMPTIONS = "What these figures assume: docs/cost.md; for this run: --html or --json."
 LOSSES_SHOWN = 20
 """Maximum number of losses in the table on the terminal. The other formats list all of them."""
 
@@ -67,7 +68,8 @@ def report(summary: RunSummary, machines: Sequence[TypeUse] = (), calls: RunnerC
         *([Text(goodput(summary))] if summary.total.goodput is not None else []),
         *([] if calls is None else [Text(runner_calls.in_words(calls))]),
         *(Text(f"Not exact: {in_words(gap)}.") for gap in for_programs(summary.gaps)),
-        Text(f"Assumptions: {plain(summary.assumptions)}", style="dim"),
+        *(Text(f"Note: {plain(each)}.") for each in summary.caveats),
+        Text(ASSUMPTIONS, style="dim"),
     )
 
 

@@ -215,9 +215,17 @@ def test_the_report_says_what_was_paid_saved_and_assumed():
     assert first_line == "demo-0123456789: completed, simulated prices"
     assert "saved." in text
     for words in ("SIMULATED", "egress: none", "the price list of 2026-03-01"):
-        assert words in " ".join(text.split())
+        assert words in stormy().assumptions
     assert "as fast" not in text
     assert "60 x as fast" in " ".join(printed(stormy(time_scale=60.0)).split())
+
+
+def test_a_report_ends_with_its_figures_and_one_line_about_assumptions():
+    text = printed(stormy())
+    *_, verdict, goodput, last = text.splitlines()
+    assert "saved." in verdict
+    assert goodput.startswith("Goodput")
+    assert last == "What these figures assume: docs/cost.md; for this run: --html or --json."
 
 
 def test_real_prices_are_not_called_simulated():
