@@ -249,10 +249,10 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
         return None
     if facts.rebalance:
         return "rebalance"
-    if facts.epoch_ended:
-        return "epoch"
     if facts.since_snapshot_s is None:
         return "interval"
+    if facts.epoch_ended:
+        return "epoch"
     if facts.interval_s is not None and facts.since_snapshot_s >= facts.interval_s:
         return "interval"
     return None

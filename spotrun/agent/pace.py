@@ -54,7 +54,7 @@ class Pace:
         return median(self._steps) if self._steps else None
 
     def new_trainer(self) -> None:
-        self._snapshot_s = None
+        self._snapshot_s = self._epoch_step = None
         self._last = None
 
     def progressed(self, at: Progress, at_s: float) -> None:

@@ -29,6 +29,7 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
         print(f"{opened.id} has no checkpoints")
     else:
         _print_commits(commits)
+        _print_newest(state)
     if damage is not None:
         raise damage
 
@@ -52,6 +53,18 @@ def _print_commits(commits: list[Commit]) -> None:
         fit = [str(event.fit)] if fits else []
         table.add_row([str(commit.number), *fit, step, epoch, size, sent, event.why, fate])
     print_table(table)
+
+
+def _print_newest(state: RunState) -> None:
+    """Print the step of the newest checkpoint if the training is known to have gone further."""
+    from spotrun.report.folding import say
+
+    newest, last = state.latest_commit(), next(reversed(state.attempts.values()))
+    reached = [trainer.exited.step for trainer in last.trainers if trainer.exited is not None]
+    if last.end is not None and last.end.last_step is not None:
+        reached.append(last.end.last_step)
+    if newest is not None and newest.event.has_image and max(reached, default=0) > newest.event.step:
+        say(f"newest checkpoint: step {newest.event.step:,}; the training had reached step {max(reached):,}")
 
 
 def _told(commit: Commit) -> dict[str, Any]:

@@ -91,6 +91,7 @@ def test_the_interval_is_young_s_within_bounds():
         (SnapshotFacts(since_commit_s=29, since_snapshot_s=None, interval_s=600), None),
         (SnapshotFacts(since_commit_s=29, since_snapshot_s=700, interval_s=600, rebalance=True), None),
         (SnapshotFacts(since_commit_s=31, since_snapshot_s=None, interval_s=600), "interval"),
+        (SnapshotFacts(since_commit_s=None, since_snapshot_s=None, interval_s=600, epoch_ended=True), "interval"),
         (SnapshotFacts(since_commit_s=31, since_snapshot_s=31, interval_s=600), None),
         (SnapshotFacts(since_commit_s=31, since_snapshot_s=31, interval_s=600, epoch_ended=True), "epoch"),
         (SnapshotFacts(since_commit_s=31, since_snapshot_s=31, interval_s=600, rebalance=True), "rebalance"),
@@ -164,6 +165,17 @@ def test_the_pace_is_measured_per_step_and_an_ended_epoch_is_due_until_it_is_sna
     pace.committed(8, 55)
     assert (pace.snapshot_due(150), pace.snapshot_due(152)) == (None, "interval")
     assert Pace(Steps(5), None).interval_s(0.0) is None
+
+
+def test_a_trainer_makes_no_checkpoint_for_an_epoch_that_the_one_before_it_ended():
+    pace = Pace(timedelta(seconds=100), committed_s=None)
+    pace.snapshot(8, 0.5, 0)
+    pace.committed(8, 5)
+    pace.epoch_ended(100)
+    pace.new_trainer()
+    pace.snapshot(9, 0.5, 40)
+    pace.committed(8, 45)
+    assert (pace.snapshot_due(100), pace.snapshot_due(145)) == (None, "interval")
 
 
 # -- who may start -------------------------------------------------------------------------------------------

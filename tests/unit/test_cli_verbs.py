@@ -294,6 +294,19 @@ def test_checkpoint_verification_is_printed_as_json(runs: Path, spotrun: Spotrun
     assert row["damage"]
 
 
+def test_list_of_checkpoints_says_how_far_a_crashed_training_had_come(runs: Path, spotrun: Spotrun) -> None:
+    history = History(name="demo", spec=spec().to_dict())
+    history.running()
+    history.step = 8
+    history.after(60).commit()
+    history.step = 100
+    history.after(30).exited()
+    history.ended()
+    store_run(runs, history)
+    said = spotrun("checkpoints", "ls", "demo").out
+    assert said.endswith("newest checkpoint: step 8; the training had reached step 100\n")
+
+
 def test_validate_takes_the_store_that_launch_would_take(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("run: 'true'\nresources: {cloud: gcp}\n")
