@@ -95,7 +95,8 @@ class RunSummary:
     if the training reports no steps. `time_scale` is the ratio of run time to system time. `work` identifies the
     training, so that runs of the same training can be compared. `gaps` are the parts of the training's state that
     change but are in no checkpoint. `unseen` is the range of the cost if no runner saw how some instances ended.
-    `assumptions` states in one line what the figures are based on.
+    `assumptions` states in one line what the figures are based on. `caveats` are those of the assumptions that hold for
+    this run and not for most others.
     """
 
     run: str
@@ -116,6 +117,7 @@ class RunSummary:
     gaps: tuple[Gap, ...]
     unseen: UnseenEnds | None
     assumptions: str
+    caveats: tuple[str, ...]
 
     @property
     def usd_per_epoch(self) -> Decimal | None:
@@ -167,6 +169,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         gaps=gaps(state),
         unseen=unseen,
         assumptions=assumptions(state, unseen),
+        caveats=tuple(caveats(state, unseen)),
     )
 
 
@@ -196,7 +199,6 @@ def assumptions(state: RunState, unseen: UnseenEnds | None) -> str:
     created = state.created
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"
-    unpriced = sum(member.billed_from is not None and not member.prices for member in state.members())
     parts = [
         prices,
         f"instances: {created.billing.source}",
@@ -208,6 +210,13 @@ def assumptions(state: RunState, unseen: UnseenEnds | None) -> str:
     lists = {launch.intent.offering.price_list for launch in state.launches.values()} - {""}
     if lists:
         parts.append(f"prices on demand: {', '.join(sorted(lists))}")
+    return "; ".join([*parts, *caveats(state, unseen)])
+
+
+def caveats(state: RunState, unseen: UnseenEnds | None) -> list[str]:
+    """Return the assumptions that hold for this run and not for most others."""
+    created, parts = state.created, list[str]()
+    unpriced = sum(member.billed_from is not None and not member.prices for member in state.members())
     if any(member.recorded is not None and member.gone is None for member in state.members()):
         verb = "down" if created.is_bench else "resume"
         parts.append(f"instances whose end is not recorded are billed up to now (`spotrun {verb}` records it)")
@@ -221,7 +230,7 @@ def assumptions(state: RunState, unseen: UnseenEnds | None) -> str:
         parts.append("while it was stopped, the run's clock stood still")
     if created.time_scale != 1:
         parts.append(f"times are run time, {created.time_scale:g} x as fast as the wall clock")
-    return "; ".join(parts)
+    return parts
 
 
 def types_trained(state: RunState) -> list[str]:

@@ -35,7 +35,7 @@ from spotrun.report.why import capacity_text
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import Cause, SetUp
 
-ASSUMPTIONS = "What these figures assume: docs/cost.md; for this run: --html or --json."
+ASSUMPTIONS = "What these figures assume: docs/bill.md; for this run: --html or --json."
 LOSSES_SHOWN = 20
 """Maximum number of losses in the table on the terminal. The other formats list all of them."""
 

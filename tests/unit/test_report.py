@@ -225,7 +225,7 @@ def test_a_report_ends_with_its_figures_and_one_line_about_assumptions():
     *_, verdict, goodput, last = text.splitlines()
     assert "saved." in verdict
     assert goodput.startswith("Goodput")
-    assert last == "What these figures assume: docs/cost.md; for this run: --html or --json."
+    assert last == "What these figures assume: docs/bill.md; for this run: --html or --json."
 
 
 def test_real_prices_are_not_called_simulated():
