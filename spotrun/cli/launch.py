@@ -35,6 +35,9 @@ AutoOption = Annotated[
 MaxPriceOption = Annotated[
     str | None, typer.Option("--max-price", metavar="USD", help="Pay at most this much per hour for an instance.")
 ]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", metavar="USD", help="Stop before the run costs more than this.")
+]
 MaxDurationOption = Annotated[
     str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this time, like 8h.")
 ]
@@ -68,6 +71,7 @@ def launch(
     on_demand: OnDemandOption = False,
     auto: AutoOption = False,
     max_price: MaxPriceOption = None,
+    budget: BudgetOption = None,
     max_duration: MaxDurationOption = None,
     deadline: DeadlineOption = None,
     nightly: NightlyOption = False,
@@ -88,6 +92,7 @@ def launch(
         "resources.region": region,
         "resources.spot_policy": _policy(spot, on_demand, auto),
         "resources.max_price": max_price,
+        "budget.max_usd": budget,
         "max_duration": max_duration,
         "policy.deadline": deadline,
         "checkpoint.uri": None if store is None else address.absolute(store),

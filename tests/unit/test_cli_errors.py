@@ -111,6 +111,7 @@ def test_a_bad_job_gives_each_problem_with_its_place(runs: Path, spotrun: Spotru
         (("plan", "job.yaml", "--work", "0h"), "--work: must be longer than 0s"),
         (("launch", "job.yaml", "--env", "=3", "--dry-run"), "--env '=3' has no name"),
         (("report", "demo", "--fail-if", ""), "--fail-if: expected a figure of the report"),
+        (("launch", "job.yaml", "--budget", "free", "--dry-run"), "--budget: 'free' is not a number of US dollars"),
     ],
 )
 def test_error_names_the_flag_that_was_typed(words: tuple[str, ...], error: str, runs: Path, spotrun: Spotrun) -> None:
