@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from spotrun.spec.schema import json_schema
-from spotrun.spec.values import name_from
+from spotrun.spec.values import name_from, written
 
 REQUIREMENTS = "requirements.txt"
 SCHEMA_FILE = ".spotrun.schema.json"
@@ -84,13 +83,3 @@ def _kept_in(rented: Rented) -> str:
 def _rented_lines(rented: Rented) -> str:
     wanted = f"  {rented.key}: {written(rented.value)}"
     return f"  cloud: {rented.cloud}\n{wanted:<28} # `spotrun offers --cloud {rented.cloud}` lists types and prices\n"
-
-
-def written(text: str) -> str:
-    """
-    Return a text as a YAML value: without quotes if every YAML reader reads it as the same text, otherwise in double
-    quotes.
-    """
-    plain = re.fullmatch(r"(?:--?)?[A-Za-z_][A-Za-z0-9_./=-]*", text, re.ASCII)
-    word = text.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
-    return text if plain and not word else json.dumps(text, ensure_ascii=False)

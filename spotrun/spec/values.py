@@ -8,7 +8,9 @@ This module never touches the file system.
 from __future__ import annotations
 
 import difflib
+import json
 import re
+import shlex
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,6 +63,8 @@ WORD_MAX_BYTES = (128 << 10) - 1
 Maximum bytes of one argument or variable of a program on Linux (MAX_ARG_STRLEN in execve(2)), without its final null
 byte.
 """
+SUGGESTED_MAX = 500
+"""Maximum characters of a line that an error message suggests, so that usual arguments are in it to their end."""
 STORED = "stored"
 """The validation context that marks a spec as read from a ledger. Some checks apply only to new jobs."""
 STRATEGY_NAMES = ("ours", "on_demand_only", "spot_only")
@@ -235,9 +239,33 @@ def _fits_a_word(text: str, suggestion: str, at: tuple[str | int, ...] = ()) -> 
 
 def read_args(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        words = value.split() if isinstance(value, str) else []
-        raise Unreadable(f"must be a list, not {kind_of(value)}", f"write [{shown(', '.join(words))}]")
+        raise Unreadable(f"must be a list, not {kind_of(value)}", f"write {written_list(_words(value))}")
     return tuple(_arg(item, index) for index, item in enumerate(value))
+
+
+def _words(value: object) -> list[str]:
+    """Return the arguments that the user means: text is split as a shell does it, and {lr: 0.1} is --lr 0.1."""
+    if isinstance(value, dict):
+        return [word for name, item in value.items() for word in (f"--{name}", str(item))]
+    try:
+        return shlex.split(str(value))
+    except ValueError:  # a quotation mark without its partner
+        return str(value).split()
+
+
+def written_list(words: Sequence[str]) -> str:
+    """Return the words as a YAML list in one line, to suggest it in an error message."""
+    return f"[{shown(', '.join(map(written, words)), SUGGESTED_MAX)}]"
+
+
+def written(text: str) -> str:
+    """
+    Return a text as a YAML value: without quotes if every YAML reader reads it as the same text, otherwise in double
+    quotes.
+    """
+    plain = re.fullmatch(r"(?:--?)?[A-Za-z_][A-Za-z0-9_./=-]*", text, re.ASCII)
+    word = text.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+    return text if plain and not word else json.dumps(text, ensure_ascii=False)
 
 
 def _arg(value: object, index: int) -> str:
