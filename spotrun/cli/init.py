@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def init(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="A training script.")],
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py|SCRIPT.sh", help="A Python script or a shell script.")],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for the script, to be written into the job file."),

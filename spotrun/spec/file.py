@@ -299,22 +299,24 @@ def _self_and_above(key: Key) -> list[Key]:
 
 SCRIPT = ".py"
 _NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` converts it")
-_SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that file')
-_NO_JOBS = {".ipynb": _NOTEBOOK, ".sh": _SHELL, ".bash": _SHELL}
+SHELLS = (".sh", ".bash")
+_SHELL = ("is a shell script, not a job", "`spotrun init {}` writes a JOB.yaml that runs it")
+_NO_JOBS = {".ipynb": _NOTEBOOK, **dict.fromkeys(SHELLS, _SHELL)}
 """Kinds of files that users sometimes give instead of a job, by suffix: what such a file is, and what to do instead."""
 _NAME_A_JOB = "name a JOB.yaml or a Python script; `spotrun init SCRIPT` writes a JOB.yaml for a script"
 
 
 def require_script(path: Path) -> None:
     """
-    Require a Python script at `path`.
+    Require a Python script or a shell script at `path`.
 
     Raises:
-        SpecFileInvalid: `path` is not a Python script.
+        SpecFileInvalid: `path` is neither.
     """
     require_file(path)
-    if path.suffix != SCRIPT:
-        what, instead = _NO_JOBS.get(path.suffix, ("is not a Python script", "name a file that ends with .py"))
+    if path.suffix not in (SCRIPT, *SHELLS):
+        no_script = ("is neither a Python script nor a shell script", "name a file that ends with .py or .sh")
+        what, instead = _NO_JOBS.get(path.suffix, no_script)
         raise _unreadable(path, what, instead.format(shown(path.name)), "spotrun init train.py")
 
 

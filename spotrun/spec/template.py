@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from spotrun.spec.file import SHELLS
 from spotrun.spec.schema import json_schema
 from spotrun.spec.values import name_from, written
 
@@ -48,11 +50,7 @@ def first_job(script: Path, arguments: Sequence[str], job: Path, rented: Rented 
     Return the text of a job file that trains `script` with `arguments`, on this machine unless `rented` says where. The
     text is for the file `job`, which is in the same folder as the script.
     """
-    train = f"  script: {written(script.name)}\n"
-    if arguments:
-        train += f"  args: [{', '.join(map(written, arguments))}]\n"
-    else:
-        train += '  # args: [--epochs, "20"]\n'
+    train = _command_lines(script, arguments) if script.suffix in SHELLS else _script_lines(script, arguments)
     found = " (there is one)" if (script.parent / REQUIREMENTS).is_file() else ""
     return schema_line(SCHEMA_FILE) + (
         f"# `spotrun validate {job.name}` checks this file; `spotrun validate --schema` has every key.\n"
@@ -66,6 +64,19 @@ def first_job(script: Path, arguments: Sequence[str], job: Path, rented: Rented 
         "# policy: {deadline: 8h}     # be done by then, at the least cost\n"
         f"{_KEPT_HERE if rented is None else _kept_in(rented)}\n"
         '# outputs: [best.ckpt, "*.csv"]          # which files of the script to store, instead of all\n'
+    )
+
+
+def _script_lines(script: Path, arguments: Sequence[str]) -> str:
+    args = f"args: [{', '.join(map(written, arguments))}]" if arguments else '# args: [--epochs, "20"]'
+    return f"  script: {written(script.name)}\n  {args}\n"
+
+
+def _command_lines(script: Path, arguments: Sequence[str]) -> str:
+    return (
+        f"  run: {written(shlex.join(['bash', script.name, *arguments]))}\n"
+        "  # The folders and files that the script writes, and continues from after an interruption:\n"
+        "  state: [out/]\n"
     )
 
 

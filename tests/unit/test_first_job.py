@@ -57,14 +57,12 @@ def test_a_script_is_a_job_that_names_nothing_but_it(folder: Path) -> None:
             "book.ipynb",
             "book.ipynb: is a notebook, and spotrun trains scripts; `jupyter nbconvert --to script book.ipynb`",
         ),
-        ("go.sh", 'go.sh: is a shell script, not a job; write "run: bash go.sh" into a JOB.yaml'),
     ],
 )
 def test_file_that_is_neither_job_nor_script_gets_a_one_line_error(
     folder: Path, verb: str, name: str, told: str
 ) -> None:
-    for other in ("book.ipynb", "go.sh"):
-        (folder / other).write_text("{}")
+    (folder / "book.ipynb").write_text("{}")
     error = call(verb, name).exception
     assert isinstance(error, SpecInvalid)
     assert error.message.startswith(told)
@@ -100,6 +98,17 @@ def test_init_writes_a_job_that_stays_valid_whatever_is_uncommented(folder: Path
     assert (spec.train.args, spec.setup) == (("--epochs", "20"), "pip install -r requirements.txt")
     assert str(spec.resources.max_price), spec.policy.deadline
     assert spec.outputs.files == ("best.ckpt", "*.csv")
+
+
+def test_init_writes_the_command_and_the_state_of_a_shell_script(folder: Path) -> None:
+    (folder / "go.sh").write_text("python train.py\n")
+    told = "go.sh: is a shell script, not a job; `spotrun init go.sh` writes a JOB.yaml that runs it"
+    for verb in ("launch", "plan", "validate", "verify-resume"):
+        assert str(call(verb, "go.sh").exception).startswith(told)
+    assert "spotrun launch go.yaml" in call("init", "go.sh", "--", "--name", "a b").stdout
+    train = load_spec(Path("go.yaml")).train
+    assert (train.run, train.state) == ("bash go.sh --name 'a b'", ("out/",))
+    assert _checked(folder / "go.yaml") == ""
 
 
 def test_an_editor_finds_the_schema_of_the_job_that_init_writes_and_no_run_takes_it_along(folder: Path) -> None:
