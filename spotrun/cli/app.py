@@ -91,6 +91,10 @@ VERBS = {
     "prune": ListedVerb("Delete the folders of old runs, as `spotrun rm` does for single runs.", "--older 30d"),
     "version": ListedVerb("Show the version, its git commit if known, and the installed extras."),
     "ps": ListedVerb(same_as="status", arguments="--watch"),
+    "list": ListedVerb(same_as="status", arguments="--watch"),
+    "ls": ListedVerb(same_as="status", arguments="--watch"),
+    "queue": ListedVerb(same_as="status", arguments="--watch"),
+    "run": ListedVerb(same_as="launch", arguments="train.yaml --deadline 8h"),
 }
 """
 The verbs, each with the first line of its help and the arguments of an example. A test compares these lines with the
@@ -108,9 +112,25 @@ HEADINGS = {
 }
 
 
+_END = "`spotrun stop RUN`, which saves a last checkpoint, or `spotrun down RUN`, which ends the run now"
+INSTEAD = {
+    **dict.fromkeys(("kill", "cancel", "terminate", "abort", "end", "halt"), _END),
+    **dict.fromkeys(("start", "submit", "train", "exec"), "`spotrun launch JOB.yaml`, or `spotrun resume RUN`"),
+    **dict.fromkeys(("delete", "remove"), "`spotrun --help` lists what deletes, under Clean up"),
+    **dict.fromkeys(("cost", "costs", "price", "prices"), "`spotrun report RUN`, `spotrun plan` or `spotrun offers`"),
+    **dict.fromkeys(("show", "info", "describe", "watch"), "`spotrun status`, or `spotrun why RUN`"),
+    **dict.fromkeys(("attach", "tail", "output"), "`spotrun logs RUN --follow`"),
+    **dict.fromkeys(("download", "get", "cp"), "`spotrun fetch RUN`"),
+    **dict.fromkeys(("check", "lint"), "`spotrun validate JOB.yaml`, or `spotrun doctor`"),
+}
+"""Words that other tools have for a verb, each with what to type instead. No verb that ends or deletes has an alias."""
+
+
 class _Verbs(VerbGroup):
     verbs = VERBS
     headings = HEADINGS
+    instead = INSTEAD
+    unsuggested = frozenset({"rm", "prune", "reap", "down"})
 
 
 app = typer.Typer(

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
 import typer
 from typer.core import CompletionItem, TyperArgument, TyperCommand, TyperGroup  # type: ignore[attr-defined]
+
+from spotrun.errors import SpecInvalid
 
 HELP = {"help_option_names": ["-h", "--help"]}
 """The context settings of each command."""
@@ -79,6 +82,10 @@ class VerbGroup(TyperGroup):
     verbs: ClassVar[Mapping[str, ListedVerb]]
     headings: ClassVar[Mapping[str, tuple[str, ...]]]
     """The listed verbs, grouped by purpose."""
+    instead: ClassVar[Mapping[str, str]]
+    """What to type instead of words that are no verbs."""
+    unsuggested: ClassVar[frozenset[str]]
+    """Verbs that delete something. They are not suggested for a misspelt word."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -86,6 +93,15 @@ class VerbGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*self.verbs]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        word = args[0]
+        if word not in self.verbs and not word.startswith("-") and not ctx.resilient_parsing:  # as in a completion
+            listed = {name for names in self.headings.values() for name in names}
+            near = get_close_matches(word, sorted(listed - self.unsuggested), 1)
+            meant = f"did you mean `spotrun {near[0]}`?" if near else "`spotrun --help` lists them"
+            raise SpecInvalid(f"spotrun has no command {word}", hint=self.instead.get(word, meant))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         width = max(map(len, self.verbs))

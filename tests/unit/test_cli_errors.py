@@ -267,6 +267,32 @@ def test_a_flag_is_suggested_only_if_it_is_like_the_one_that_was_typed(spotrun: 
         assert "Possible" not in spotrun(*words).err
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("kill", "`spotrun stop RUN`, which saves a last checkpoint, or `spotrun down RUN`"),
+        ("cancel", "`spotrun stop RUN`"),
+        ("start", "`spotrun launch JOB.yaml`"),
+        ("repot", "did you mean `spotrun report`?"),
+        ("prun", "`spotrun --help` lists them"),
+        ("remove", "under Clean up"),
+    ],
+)
+def test_word_that_is_no_verb_gets_the_right_one_and_never_one_that_deletes(
+    spotrun: Spotrun, word: str, meant: str
+) -> None:
+    said = spotrun(word, "x")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"error: spotrun has no command {word}\n  try: ")
+    assert meant in said.err
+    assert not any(f"spotrun {verb}`" in said.err for verb in ("rm", "prune", "reap"))
+
+
+def test_usual_words_for_a_verb_are_aliases(runs: Path, spotrun: Spotrun) -> None:
+    assert spotrun("list").out == spotrun("ls").out == spotrun("queue").out == spotrun("status").out
+    assert "nope.py: no such file" in spotrun("run", "nope.py").err
+
+
 def test_a_run_or_store_that_has_nothing_says_so(runs: Path, spotrun: Spotrun) -> None:
     assert "`spotrun init SCRIPT.py` writes a first JOB.yaml" in spotrun("status").out
     new_run(runs, "mine", "7ee0000000")

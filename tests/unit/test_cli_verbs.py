@@ -282,6 +282,7 @@ def test_a_shell_completes_verbs_runs_and_job_files(runs: Path) -> None:
     assert job_files(f"{runs.parent}/tr") == [f"{runs.parent}/train.yaml"]
     assert job_files("nowhere/x") == []
     assert completed("spotrun report res --store /nowhere") == set()
+    assert completed("spotrun kill res") == {"resume"}, "no error of an unknown verb"
     assert not (runs.parent / "nowhere").exists()
 
 
