@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 
 PEAK_TFLOPS = {
@@ -9,6 +10,7 @@ PEAK_TFLOPS = {
     "V100": 125.0,  # FP16, SXM2: https://www.nvidia.com/en-us/data-center/v100/
     "A10G": 70.0,  # https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf
     "A100": 312.0,  # https://www.nvidia.com/en-us/data-center/a100/
+    "A100-80GB": 312.0,  # the same
     "L4": 121.0,  # https://www.nvidia.com/en-us/data-center/l4/, half of the figure with sparsity
     "L40S": 362.0,  # https://www.nvidia.com/en-us/data-center/l40s/
     "H100": 989.5,  # SXM5: https://www.nvidia.com/en-us/data-center/h100/, half of the figure with sparsity
@@ -32,15 +34,17 @@ A10 for A10G.
 def meant_by(name: str) -> str | None:
     """
     Return the accelerator in the table that the user probably meant by `name`. Return None if `name` is in the table,
-    or if nothing in the table is similar.
+    or if nothing in the table is similar. If `name` says how much memory the accelerator has, so does the result, where
+    the table has two versions.
 
     A result does not prove a mistake, because clouds rent out some accelerators that the table lacks.
     """
     written = name.upper()
     if written in PEAK_TFLOPS:
         return None
-    if (family := written.partition("-")[0]) in PEAK_TFLOPS:  # SkyPilot writes A100-80GB
-        return family
+    if memory := re.fullmatch(r"(\w+)-\d+G?B?", written, re.ASCII):  # SkyPilot writes H100-80GB and A100-80GB
+        same = [name for name in PEAK_TFLOPS if name in (f"{written.rstrip('GB')}GB", memory[1])]
+        return max(same, key=len, default=None)
     return next(iter(get_close_matches(written, PEAK_TFLOPS, 1, LIKE)), None)
 
 

@@ -25,6 +25,7 @@ GB_PER_S = {
     "V100": 900.0,
     "A10G": 600.0,
     "A100": 1555.0,
+    "A100-80GB": 2039.0,
     "L4": 300.0,
     "L40S": 864.0,
     "H100": 3350.0,
@@ -32,8 +33,8 @@ GB_PER_S = {
     "B200": 8000.0,
 }
 """
-Memory bandwidth of one accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites. The A100's figure is
-for the version with 40 GB.
+Memory bandwidth of one accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites. `A100` is the
+version with 40 GB.
 """
 TRAINED = {"V100": 1270.0, "A100": 2375.0}
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from spotrun.clouds.aws.catalog import instance_type_of
 from spotrun.instance import EndedBy
 from spotrun.market.published_speeds import published_speed
 from spotrun.market.wishes import not_named, suitable
@@ -123,6 +124,15 @@ def test_published_speeds_are_in_the_order_that_everybody_knows() -> None:
     eight = published_speed(replace(offered(V100), accelerators="V100:8"))
     assert eight == pytest.approx(9510 / 1270)
     assert published_speed(replace(offered(V100), accelerators="ODD:1")) is None
+
+
+@pytest.mark.parametrize(("type_name", "mib", "named"), [("p4d", 40960, "A100:8"), ("p4de", 81920, "A100-80GB:8")])
+def test_amazons_a100_with_80_gb_has_a_name_of_its_own(type_name: str, mib: int, named: str) -> None:
+    gpu = {"Name": "A100", "Count": 8, "MemoryInfo": {"SizeInMiB": mib}}
+    row = {"InstanceType": f"{type_name}.24xlarge", "GpuInfo": {"Gpus": [gpu]}}
+    found = instance_type_of({**row, "VCpuInfo": {"DefaultVCpus": 96}, "MemoryInfo": {"SizeInMiB": 1 << 20}})
+    assert found.accelerators == named
+    assert published_speed(replace(offered(V100), accelerators=named)) is not None
 
 
 def test_dollars_for_the_same_training_decide_and_not_dollars_an_hour() -> None:

@@ -35,6 +35,8 @@ list is requested again.
 SPOT_PRICES_FOR_S = 60.0
 SURROUNDINGS_FOR_S = 600.0
 MIB_PER_GIB = 1024
+A100_MIB = 40 * MIB_PER_GIB
+"""Memory of the smaller version of the A100."""
 
 
 class Catalog:
@@ -190,7 +192,7 @@ class Catalog:
         if self._config.instance_types:
             filters.append({"Name": "instance-type", "Values": list(self._config.instance_types)})
         rows = self._region.pages(self._region.ec2, "describe_instance_types", "InstanceTypes", Filters=filters)
-        return {row["InstanceType"]: _instance_type(row) for row in rows if not _shares_a_gpu(row)}
+        return {row["InstanceType"]: instance_type_of(row) for row in rows if not _shares_a_gpu(row)}
 
     def _read_zones(self) -> dict[str, set[str]]:
         filters = []
@@ -231,10 +233,17 @@ def _shares_a_gpu(row: dict[str, Any]) -> bool:
     return any(gpu["Count"] == 0 for gpu in row.get("GpuInfo", {}).get("Gpus", []))
 
 
-def _instance_type(row: dict[str, Any]) -> InstanceType:
+def _gpu_name(gpu: dict[str, Any]) -> str:
+    """Return spotrun's name of a GPU. EC2 has one name for both versions of the A100 (p4d and p4de)."""
+    name: str = gpu["Name"].replace(" ", "-")
+    is_large = name == "A100" and gpu.get("MemoryInfo", {}).get("SizeInMiB", 0) > A100_MIB
+    return "A100-80GB" if is_large else name
+
+
+def instance_type_of(row: dict[str, Any]) -> InstanceType:
     gpus = row.get("GpuInfo", {}).get("Gpus", [])
     count = sum(gpu["Count"] for gpu in gpus)
-    name = gpus[0]["Name"].replace(" ", "-") if gpus else ""
+    name = _gpu_name(gpus[0]) if gpus else ""
     return InstanceType(
         name=row["InstanceType"],
         accelerators=f"{name}:{count}" if gpus else "",
