@@ -202,9 +202,13 @@ class LocalStore:
                 raise
         if path.parent.exists() and not path.parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
-        raise OSError(
-            errno.EAGAIN, f"the folder {path.parent} cannot be created, or other processes keep deleting it", str(path)
-        )
+        if not path.parent.exists():
+            above = next(folder for folder in path.parents if folder.exists())
+            raise StoreError(
+                f"cannot make a folder in {above}",
+                hint="name another folder, in --store, SPOTRUN_STORE or checkpoint.uri",
+            )
+        raise OSError(errno.EAGAIN, f"other processes keep deleting the folder {path.parent}", str(path))
 
 
 def _require_file(path: Path) -> None:

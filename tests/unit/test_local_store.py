@@ -173,6 +173,20 @@ def test_a_file_where_the_folder_should_be_is_an_error_that_helps(tmp_path: Path
     assert store.list("ledger/") == []
 
 
+def test_folder_that_cannot_be_made_is_an_error_that_no_further_try_would_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(self))  # as /proc does
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    store = LocalStore(tmp_path / "runs")
+    for write in (store.put, store.put_if_absent):
+        with pytest.raises(StoreError, match=f"cannot make a folder in {tmp_path}") as caught:
+            write("trial", b"")
+        assert not isinstance(caught.value, StoreUnavailable)
+
+
 def test_a_folder_where_the_object_should_be_is_an_error(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put("a/b", b"1")
