@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotrun.cli.options import write_text
+from spotrun.cli.plain_help import ARGUMENTS
 from spotrun.errors import SpecInvalid
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def init(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT.py|SCRIPT.sh", help="A Python script or a shell script.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for the script, to be written into the job file."),
+        typer.Argument(metavar=ARGUMENTS, help="Arguments for the script, to be written into the job file."),
     ] = None,
     out: Annotated[
         Path | None,

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from spotrun.cli.plain_help import ARGUMENTS
 from spotrun.errors import SpotrunError
 from spotrun.runs.completion import job_files, run_names
 
@@ -85,7 +86,7 @@ SpecArgument = Annotated[
 ]
 ScriptArguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for the script. They replace those in the job."),
+    typer.Argument(metavar=ARGUMENTS, help="Arguments for the script. They replace those in the job."),
 ]
 
 

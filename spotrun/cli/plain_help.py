@@ -16,6 +16,8 @@ from typer.core import CompletionItem, TyperArgument, TyperCommand, TyperGroup  
 
 from spotrun.errors import SpecInvalid
 
+ARGUMENTS = "[-- ARGUMENTS]"
+"""How help shows the arguments that a command passes to the script."""
 HELP = {"help_option_names": ["-h", "--help"]}
 """The context settings of each command."""
 Verbs = Mapping[str, tuple[Callable[..., None], str]]
@@ -29,10 +31,17 @@ class Verb(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from spotrun.runs.flags import with_new_names
+        from spotrun.runs.flags import require_dashes, with_new_names
 
         known = {flag for each in self.params for flag in each.opts}
-        return super().parse_args(ctx, with_new_names(args, known))
+        words = with_new_names(args, known)
+        try:
+            return super().parse_args(ctx, [*words])  # it takes words off the list
+        except typer.TyperException as error:
+            is_unknown = hasattr(error, "possibilities")
+            if is_unknown and any(each.display_name_raw == ARGUMENTS for each in self._arguments()):
+                require_dashes(f"spotrun {ctx.info_name}", words, getattr(error, "option_name", ""), known)
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", *(each.display_name_raw for each in self._arguments())]

@@ -20,11 +20,6 @@ from spotrun.errors import SpotrunError, Unreckonable, found
 from spotrun.runs.signals import heeding
 
 INTERRUPTED = 130
-LIKE = 0.75
-"""
-Minimum similarity at which a known flag is suggested instead of an unknown flag: --follow for --fllow, but not --store
-for --json.
-"""
 answered = False
 """True once the command has printed its JSON result. After that, an error must not add JSON to the standard output."""
 
@@ -67,6 +62,8 @@ def _refused(words: Sequence[str], error: Any) -> int:
     """
     Report a flag or argument that Typer refuses. `error` is one of Typer's UsageErrors, which have no public name.
     """
+    from spotrun.runs.flags import LIKE
+
     if possible := getattr(error, "possibilities", None):
         error.possibilities = get_close_matches(error.option_name, possible, cutoff=LIKE)
     error.show()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Container, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TypeVar
 
 from spotrun.errors import SpecInvalid
@@ -79,3 +82,33 @@ def with_new_names(words: Sequence[str], known: Container[str]) -> list[str]:
             raise SpecInvalid(f"both {new} and its old name {old} are given", hint=f"leave out {old}")
     parts = (word.partition("=") for word in words[:end])
     return ["".join((renamed.get(flag, flag), *value)) for flag, *value in parts] + list(words[end:])
+
+
+LIKE = 0.75
+"""
+Minimum similarity at which a known flag is suggested instead of an unknown flag: --follow for --fllow, but not --store
+for --json.
+"""
+
+
+def require_dashes(command: str, words: Sequence[str], flag: str, known: Collection[str]) -> None:
+    """
+    Refuse a command line whose unknown `flag` can only be an argument of the script. Each word that is no flag belongs
+    to the flag before it. Do nothing if no file is named, or if `flag` looks like one of the `known` flags.
+
+    Raises:
+        SpecInvalid: the hint is the whole line, with the arguments of the script behind `--`.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    ours, scripts = list[str](), list[str]()
+    part = ours
+    for word in words[:end]:
+        if word.startswith("-"):
+            part = ours if word.partition("=")[0] in known else scripts
+        part.append(word)
+    if not any(Path(word).is_file() for word in ours) or get_close_matches(flag, known, 1, LIKE):
+        return
+    line = shlex.join([*command.split(), *ours, "--", *scripts, *words[end + 1 :]])
+    refused = SpecInvalid(f"{command} has no option {flag}; arguments of the script go behind --", hint=line)
+    refused.place = {"key": flag}
+    raise refused

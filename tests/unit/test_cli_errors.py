@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -265,6 +266,30 @@ def test_a_flag_is_suggested_only_if_it_is_like_the_one_that_was_typed(spotrun: 
     assert "Possible options: --follow" in spotrun("logs", "x", "--fllow").err
     for words in (("logs", "x", "--json"), ("status", "--cloud")):
         assert "Possible" not in spotrun(*words).err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("launch train.py --epochs 3 -y", "launch train.py -y -- --epochs 3"),
+        (
+            "launch -y train.py --lr=-1e-3 --name a --note 'b c'",
+            "launch -y train.py --name a -- --lr=-1e-3 --note 'b c'",
+        ),
+        ("sweep train.py --grid lr=1,2 --epochs 3 -- --amp", "sweep train.py --grid lr=1,2 -- --epochs 3 --amp"),
+        ("run train.py -b 32 64", "run train.py -- -b 32 64"),
+        ("init train.py --epochs 3", "init train.py -- --epochs 3"),
+    ],
+)
+def test_argument_of_the_script_without_dashes_is_shown_behind_them(
+    runs: Path, spotrun: Spotrun, typed: str, meant: str
+) -> None:
+    Path("train.py").write_text("")
+    said = spotrun(*shlex.split(typed))
+    assert (said.code, said.out) == (2, "")
+    assert "; arguments of the script go behind --\n" in said.err
+    assert said.err.endswith(f"  try: spotrun {meant}\n")
+    assert "No such option: --max-prise" in spotrun("launch", "train.py", "--max-prise", "2").err
 
 
 @pytest.mark.parametrize(
