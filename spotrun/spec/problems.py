@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from spotrun.spec.values import kind_of
+from spotrun.spec.values import in_yaml, kind_of
 from spotrun.units import Unreadable, shown
 
 UNBUILT = frozenset(
@@ -155,7 +156,7 @@ def _problems(detail: dict[str, Any], model: type[BaseModel]) -> Iterator[Proble
     elif isinstance(cause, Unreadable):
         yield problem_at(key, cause)
     elif detail["type"] == "extra_forbidden":
-        yield unknown_key(key, model)
+        yield unknown_key(key, model, detail["input"])
     else:
         yield Problem(key, *_in_our_words(detail["type"], detail["input"], detail.get("ctx", {}), detail["msg"]))
 
@@ -193,10 +194,10 @@ def _number_in(value: object) -> str:
     return f"write {number[0]}" if number else "write it like 3"
 
 
-def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
+def unknown_key(key: Key, model: type[BaseModel], value: object) -> Problem:
     """
-    Return a `Problem` for a key that the model does not have. Its message says whether the key is planned, has another
-    name in spotrun, was probably misspelt, or is unknown.
+    Return a `Problem` for a key that the model does not have, and its `value`. Its message says whether the key is
+    planned, has another name in spotrun, was probably misspelt, or is unknown.
     """
     section = _section(key[:-1], model)
     name = str(key[-1])[:60]
@@ -207,7 +208,10 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
         return Problem(key, "is known, but not built yet", "remove it for now")
     if name in OWN_WORDS:
         return Problem(key, *OWN_WORDS[name])
-    return Problem(key, "unknown key", _meant(section, name, known))
+    if name in known and "." in name:
+        where = " at the top of the file" if section else ""
+        return Problem(key, "unknown key", f"write {as_line(name, value, model)}{where}")
+    return Problem(key, "unknown key", _meant(section, name, known, lambda path: as_line(path, value, model, section)))
 
 
 def _section(key: Key, model: type[BaseModel]) -> str:
@@ -224,13 +228,41 @@ def _section(key: Key, model: type[BaseModel]) -> str:
     return section
 
 
-def _meant(section: str, name: str, known: list[str]) -> str:
+def as_line(path: str, value: object, model: type[BaseModel], within: str = "") -> str:
+    """
+    Return the line of a job file that sets the key at `path`, such as `policy: {deadline: 8h}`. If the key is in the
+    section `within`, return the line in this section. The line has … in place of a value that the key does not accept.
+    """
+    *above, name = path.removeprefix(f"{within}." if within else "").split(".")
+    line = f"{name}: {in_yaml(value) if _accepts(model, path.split('.'), value) else '…'}"
+    for section in reversed(above):
+        line = f"{section}: {{{line}}}"
+    return line
+
+
+def _accepts(model: type[BaseModel], path: Sequence[str], value: object) -> bool:
+    """Return True if the key at `path` accepts the value, or if `path` is a shorthand, which is checked later."""
+    head, *rest = path
+    field = model.model_fields.get(head)
+    if field is None:
+        return True
+    if rest:
+        inner = field.annotation
+        return isinstance(inner, type) and issubclass(inner, BaseModel) and _accepts(inner, rest, value)
+    with suppress(ValidationError):
+        TypeAdapter(Annotated[field.annotation, field]).validate_python(value)
+        return True
+    return False
+
+
+def _meant(section: str, name: str, known: list[str], line_of: Callable[[str], str]) -> str:
     """
     Suggest the key that the user probably meant. If `name` is a key of another tool, suggest spotrun's key for the same
-    purpose; otherwise a similar key in this section, or the same key in another section.
+    purpose; otherwise a similar key in this section, or the same key in another section. `line_of` returns the line
+    that sets the key at a path.
     """
-    if ELSEWHERE.get(name) in known:
-        return f"did you mean {ELSEWHERE[name]}?"
+    if (meant := ELSEWHERE.get(name)) in known and meant is not None:
+        return f"did you mean {line_of(meant) if '.' in meant else meant}?"
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == section]
     near = difflib.get_close_matches(name.lower().replace("-", "_"), siblings, 1, cutoff=0.6)
     longer = [sibling for sibling in siblings if sibling.startswith(f"{name}_")]
@@ -238,7 +270,9 @@ def _meant(section: str, name: str, known: list[str]) -> str:
     guesses = near or longer or elsewhere
     if not guesses:
         return f"known here: {', '.join(siblings)}"
-    return f"did you mean {guesses[0]}?" if guesses[0] != name else f"write {name} at the top of the file"
+    if guesses[0] == name:
+        return f"write {name} at the top of the file"
+    return f"did you mean {line_of(guesses[0]) if '.' in guesses[0] else guesses[0]}?"
 
 
 def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:

@@ -258,12 +258,26 @@ def written_list(words: Sequence[str]) -> str:
     return f"[{shown(', '.join(map(written, words)), SUGGESTED_MAX)}]"
 
 
+def in_yaml(value: object) -> str:
+    """
+    Return a value as YAML in one line, to suggest it in an error message. A text that looks like a secret is replaced
+    by ….
+    """
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{shown(name)}: {in_yaml(item)}' for name, item in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(in_yaml, value))}]"
+    if is_plain(value):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    return "…" if value is None or holds_credential(str(value)) else shown(written(str(value)), SUGGESTED_MAX)
+
+
 def written(text: str) -> str:
     """
     Return a text as a YAML value: without quotes if every YAML reader reads it as the same text, otherwise in double
     quotes.
     """
-    plain = re.fullmatch(r"(?:--?)?[A-Za-z_][A-Za-z0-9_./=-]*", text, re.ASCII)
+    plain = re.fullmatch(r"(?:--?)?[A-Za-z_][A-Za-z0-9_./=-]*|\d+[dhms]", text, re.ASCII)
     word = text.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
     return text if plain and not word else json.dumps(text, ensure_ascii=False)
 
