@@ -231,8 +231,14 @@ def parse_amount(value: object) -> Amount:
         raise Unreadable("must be a number, or a number and a plus sign", 'write 4, or "4+" for four or more')
     match = _AMOUNT.fullmatch(str(value))
     if match is None or not Decimal(match[1]):
-        raise Unreadable(f"{shown(value)!r} is not an amount above 0", 'write 4, or "4+" for four or more')
+        raise Unreadable(f"{shown(value)!r} is not an amount above 0", _amount_suggestion(str(value)))
     return Amount(Decimal(format(Decimal(match[1]).normalize(), "f")), at_least=bool(match[2]))
+
+
+def _amount_suggestion(text: str) -> str:
+    """Suggest `64` for `64Gi`, and `4+` for `4 cores+`."""
+    written = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*(?:gi?|v?cpus?|cores?)\s*(\+?)", text.lower(), re.ASCII)
+    return 'write 4, or "4+" for four or more' if written is None else f"write {written[1]}{written[2]}"
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,10 @@ from spotrun.spec.values import (
     STATE_FILES_MAX,
     STORED,
     clean_text,
+    in_yaml,
     kind_of,
     name_from,
+    program_in,
     read_module,
     read_script,
     read_state_path,
@@ -46,6 +48,8 @@ _FLAGS = {
     "num_nodes": "--num-nodes",
     "policy.expected_work": "--work",
 }
+STARTERS = frozenset({"accelerate", "bash", "deepspeed", "mpirun", "python", "python3", "sh", "srun", "torchrun", "uv"})
+"""Programs with which the command of a training usually begins."""
 
 
 @dataclass(frozen=True)
@@ -657,7 +661,9 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
     try:
         script = workdir / read_script(value)
         if not script.is_file():
-            draft.add(key, f"no such file: {shown(script, 200)}", _scripts_like(workdir, script.name))
+            draft.add(
+                key, f"no such file: {shown(script, 200)}", _program(value) or _scripts_like(workdir, script.name)
+            )
         elif not script.resolve().is_relative_to(workdir.resolve()):
             draft.add(key, "is a symbolic link to a path outside workdir", "copy the script into workdir")
     except Unreadable:
@@ -683,6 +689,15 @@ def _check_module(draft: Draft, workdir: Path, value: object) -> None:
         close = difflib.get_close_matches(name.rpartition(".")[2][:100], names[:200], 1, cutoff=0.4)
         hint = f"did you mean {name.rpartition('.')[0]}.{close[0]}?" if close else "write the name as in an import"
         draft.add(("train", "module"), f"no such module in {shown(workdir, 200)}: {name}", hint)
+
+
+def _program(value: object) -> str | None:
+    """Return the keys to write if `value` is a command, instead of the path of a script."""
+    words = str(value).split()
+    meant = program_in(value) if len(words) > 1 else None
+    if meant is None or ("run" in meant and words[0] not in STARTERS):
+        return None
+    return f"write {', '.join(f'{key}: {in_yaml(item)}' for key, item in meant.items())}"
 
 
 def _scripts_like(workdir: Path, name: str) -> str:

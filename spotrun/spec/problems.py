@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from spotrun.spec.values import in_yaml, kind_of
+from spotrun.spec.values import in_yaml, kind_of, program_in, words_of, written_list
 from spotrun.units import Unreadable, shown
 
 UNBUILT = frozenset(
@@ -46,7 +46,6 @@ ELSEWHERE = {
     "commands": "run",
     "entrypoint": "run",
     "entry_point": "train.script",
-    "hyperparameters": "train.args",
     "working_dir": "workdir",
     "source_dir": "workdir",
     "nodes": "num_nodes",
@@ -61,6 +60,24 @@ ELSEWHERE = {
 Keys of other tools (SkyPilot, dstack, SageMaker), each with the spotrun key that has the same meaning. If a job has
 such a key, the message names the spotrun key.
 """
+_OF_SCRIPT = frozenset(
+    {
+        *("epochs", "num_epochs", "max_epochs", "lr", "learning_rate", "batch_size", "seed", "hyperparameters"),
+        *("devices", "precision", "model_name", "max_steps", "num_workers", "weight_decay"),
+    }
+)
+"""Arguments of training scripts that users write as keys of a job."""
+MAIN_KEYS: Mapping[str, tuple[str, ...]] = {
+    "budget": ("max_usd",),
+    "checkpoint": ("uri",),
+    "data": ("gb",),
+    "keep_best": ("metric",),
+    "policy": ("deadline",),
+    "report": ("fail_if",),
+    "resources": ("cloud", "accelerators"),
+    "retry": ("max_restarts",),
+}
+"""The keys of a section that a single value in place of the section may mean, the likeliest first."""
 _ALWAYS = "spotrun always recovers from an interruption", "remove it; retry.max_restarts is for a script that fails"
 _SERVES = "spotrun trains, and does not serve", "remove it"
 _ENDS = "spotrun ends each instance when its run no longer needs it", "remove it"
@@ -158,11 +175,32 @@ def _problems(detail: dict[str, Any], model: type[BaseModel]) -> Iterator[Proble
     elif detail["type"] == "extra_forbidden":
         yield unknown_key(key, model, detail["input"])
     else:
-        yield Problem(key, *_in_our_words(detail["type"], detail["input"], detail.get("ctx", {}), detail["msg"]))
+        kind, value = detail["type"], detail["input"]
+        message, suggestion = _in_our_words(kind, value, detail.get("ctx", {}), detail["msg"])
+        yield Problem(key, message, _instead(kind, key, value, model) or suggestion)
 
 
 def problem_at(key: Key, cause: Unreadable) -> Problem:
     return Problem(key + cause.at, cause.message, cause.suggestion)
+
+
+def _instead(kind: str, key: Key, value: object, model: type[BaseModel]) -> str | None:
+    """Return what to write if a value stands in place of a list or a section that contains it; None if unknown."""
+    path = [part for part in key if isinstance(part, str)]
+    if kind in ("tuple_type", "list_type"):
+        return f"write [{in_yaml(value)}]" if _accepts(model, path, [value]) else None
+    if kind != "model_type" or isinstance(key[-1], int):
+        return None
+    if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+        whole = {name: item for each in value for name, item in each.items()}
+        return f"write {path[-1]}: {in_yaml(whole)}, without dashes"
+    if path == ["train"] and (program := program_in(value)) is not None:
+        return f"write train: {in_yaml(program)}"
+    names = MAIN_KEYS.get(path[-1], ())
+    meant = next((name for name in names if _accepts(model, [*path, name], value)), None)
+    if meant is not None:
+        return f"write {path[-1]}: {{{meant}: {in_yaml(value)}}}"
+    return f"write {path[-1]}: {{{names[0]}: …}}" if names else None
 
 
 def _in_our_words(kind: str, value: object, limits: Mapping[str, Any], otherwise: str) -> tuple[str, str | None]:
@@ -208,6 +246,9 @@ def unknown_key(key: Key, model: type[BaseModel], value: object) -> Problem:
         return Problem(key, "is known, but not built yet", "remove it for now")
     if name in OWN_WORDS:
         return Problem(key, *OWN_WORDS[name])
+    if not section and name in _OF_SCRIPT:
+        words = words_of(value if isinstance(value, dict) else {name: value})
+        return Problem(key, "is an argument of the script", f"write args: {written_list(words)} under train")
     if name in known and "." in name:
         where = " at the top of the file" if section else ""
         return Problem(key, "unknown key", f"write {as_line(name, value, model)}{where}")
@@ -247,8 +288,10 @@ def _accepts(model: type[BaseModel], path: Sequence[str], value: object) -> bool
     if field is None:
         return True
     if rest:
-        inner = field.annotation
-        return isinstance(inner, type) and issubclass(inner, BaseModel) and _accepts(inner, rest, value)
+        inner = (field.annotation, *get_args(field.annotation))
+        return any(
+            isinstance(each, type) and issubclass(each, BaseModel) and _accepts(each, rest, value) for each in inner
+        )
     with suppress(ValidationError):
         TypeAdapter(Annotated[field.annotation, field]).validate_python(value)
         return True

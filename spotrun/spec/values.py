@@ -226,6 +226,8 @@ def read_state_path(value: object) -> str:
 
 
 def read_command(value: object) -> str:
+    if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+        raise Unreadable("must be text, not a list", f"write {in_yaml(as_command(value))}")
     text = clean_text(value, lines=True)
     return _fits_a_word(text, "put it into a script in workdir, and write run: bash SCRIPT")
 
@@ -239,11 +241,11 @@ def _fits_a_word(text: str, suggestion: str, at: tuple[str | int, ...] = ()) -> 
 
 def read_args(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        raise Unreadable(f"must be a list, not {kind_of(value)}", f"write {written_list(_words(value))}")
+        raise Unreadable(f"must be a list, not {kind_of(value)}", f"write {written_list(words_of(value))}")
     return tuple(_arg(item, index) for index, item in enumerate(value))
 
 
-def _words(value: object) -> list[str]:
+def words_of(value: object) -> list[str]:
     """Return the arguments that the user means: text is split as a shell does it, and {lr: 0.1} is --lr 0.1."""
     if isinstance(value, dict):
         return [word for name, item in value.items() for word in (f"--{name}", str(item))]
@@ -251,6 +253,30 @@ def _words(value: object) -> list[str]:
         return shlex.split(str(value))
     except ValueError:  # a quotation mark without its partner
         return str(value).split()
+
+
+def program_in(value: object) -> dict[str, object] | None:
+    """
+    Return the keys of `train` that do what a command does, which is given as text or as a list of words or of lines:
+    the script or module with its arguments if Python runs one, otherwise the command itself. Return None for another
+    value.
+    """
+    if isinstance(value, list) and value and all(isinstance(each, str) or is_plain(each) for each in value):
+        value = as_command([str(each) for each in value])
+    if not isinstance(value, str) or not (words := words_of(value)):
+        return None
+    if re.fullmatch(r"(.*/)?python[\d.]*", words[0]):
+        del words[0]
+    key = "module" if words[:1] == ["-m"] and len(words) > 1 else "script"
+    program, *args = words[key == "module" :] or [""]
+    if set("&|;<>$") & set(value) or (key == "script" and not program.endswith(".py")):
+        return {"run": value}
+    return {key: program, "args": args} if args else {key: program}
+
+
+def as_command(parts: Sequence[str]) -> str:
+    """Return a list as one command. Its items are lines of a shell if any of them has a blank, otherwise words."""
+    return " && ".join(parts) if any(" " in each for each in parts) else shlex.join(parts)
 
 
 def written_list(words: Sequence[str]) -> str:
@@ -395,6 +421,8 @@ def read_every(value: object) -> Literal["auto"] | timedelta | Steps:
         return "auto"
     if isinstance(value, int) and not isinstance(value, bool):
         raise Unreadable(f"{value} has no unit", f'write "{_steps(value)}" or {value}s, {value}m or {value}h')
+    if isinstance(value, str) and re.fullmatch(r"(\d+\s*)?epochs?", value.strip(), re.ASCII):
+        raise Unreadable(f"{shown(value)} is not a time", "write auto, which also saves at the end of each epoch")
     if isinstance(value, Steps) or (isinstance(value, str) and parse_steps(value) is not None):
         return read_steps(value)
     return read_positive_duration(value)
