@@ -43,7 +43,7 @@ def validate(
     from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import say
     from spotrun.runs.first_look import not_offered
-    from spotrun.runs.job_checks import about_home, check_script
+    from spotrun.runs.job_checks import about_home, check_script, left_behind
     from spotrun.runs.open_run import default_store
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.schema import json_schema
@@ -63,6 +63,7 @@ def validate(
     simulated = cloud_of(spec).simulated
     with placed(spec_path):
         unread = check_script(spec, here=cloud_of(spec).here)
+        left_behind(spec)
         if simulated and (mistake := not_offered(spec)) is not None:
             if rents:
                 raise mistake

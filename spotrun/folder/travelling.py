@@ -9,7 +9,9 @@ leaves out that folder, and `!.env` includes that file.
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -69,6 +71,43 @@ def travelling(folder: Path, runs: str = "") -> UploadSelection:
     found = UploadSelection([], [], [])
     _look(folder, folder, own, above, found, Path(runs.removeprefix("file://")))
     return found
+
+
+def to_upload(folder: Path, runs: str, script: str | None, max_gb: float) -> UploadSelection:
+    """
+    Return which files travel with a run, as `travelling` does, if the run can be launched with them. `script` is the
+    path of the job's script in the folder, if it has one.
+
+    Raises:
+        SpecInvalid: the script does not travel, the files have more than `max_gb` GB, or a file of rules cannot be
+            read.
+    """
+    found = travelling(folder, runs)
+    if script is not None:
+        require_script(found, script)
+    _require_size(found, folder, max_gb)
+    return found
+
+
+def _require_size(found: UploadSelection, folder: Path, max_gb: float) -> None:
+    sizes = Counter[str]()
+    for path in found.files:
+        sizes[path.relative_to(folder).parts[0]] += path.stat().st_size
+    if sizes.total() <= max_gb * 1e9:
+        return
+    name, size_bytes = sizes.most_common(1)[0]
+    largest = f"{name}/" if (folder / name).is_dir() else name
+    raise SpecInvalid(
+        f"the work folder {folder} has {_mb(sizes.total())} to upload, of which {largest} has {_mb(size_bytes)}; "
+        f"at most {_mb(max_gb * 1e9)} can be uploaded with a run",
+        hint=f"have the script read its data from a bucket, and add the line /{largest} to {OWN_RULES}; or write "
+        f"workdir_max_gb: {math.ceil(sizes.total() / 1e8) / 10:g}",
+        key=("workdir",),
+    )
+
+
+def _mb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:,.0f} MB"
 
 
 def require_script(found: UploadSelection, script: str) -> None:

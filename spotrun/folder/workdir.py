@@ -11,11 +11,9 @@ import io
 import tarfile
 from pathlib import Path, PurePosixPath
 
-from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.errors import SpotrunError
 from spotrun.folder.travelling import travelling
 from spotrun.store.port import Store
-
-SIZE_MAX_BYTES = 100 * 1024 * 1024
 
 
 def key_of(sha256: str) -> str:
@@ -30,17 +28,9 @@ def pack(folder: Path, runs: str = "") -> bytes:
     always left out.
 
     Raises:
-        SpecInvalid: the files are too large to be sent to every instance, or an ignore file cannot be read.
+        SpecInvalid: an ignore file cannot be read.
     """
     files = sorted(travelling(folder, runs).files)
-    size = sum(path.stat().st_size for path in files)
-    if size > SIZE_MAX_BYTES:
-        raise SpecInvalid(
-            f"workdir {folder} holds {size / 1e6:,.0f} MB; "
-            f"at most {SIZE_MAX_BYTES / 1e6:,.0f} MB can be uploaded with a run",
-            hint="set workdir to the script's folder, list what the run does not need in .spotrunignore, and "
-            "read the data from a bucket or another folder",
-        )
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in files:

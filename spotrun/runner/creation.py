@@ -27,7 +27,7 @@ from spotrun.folder import keys, start_file, workdir
 from spotrun.folder.bench_record import benched_steps
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.revision import revision_of
-from spotrun.folder.travelling import require_script, travelling
+from spotrun.folder.travelling import to_upload
 from spotrun.policy.deadline import deadline_at
 from spotrun.run import fold
 from spotrun.run.events import Entry, EpochsEnd, PackDigest, RunCreated, version_for
@@ -122,8 +122,8 @@ def prepare_run(
         SpecInvalid: the work folder is too large, or the script is not among the files to upload.
         CloudError: the interruption rates that the specification names cannot be read.
     """
-    if (source := spec.train.source(Path(spec.workdir))) is not None:
-        require_script(travelling(Path(spec.workdir), spec.checkpoint.uri), source)
+    folder = Path(spec.workdir)
+    to_upload(folder, spec.checkpoint.uri, spec.train.source(folder), spec.workdir_max_gb)
     uid = uid or new_uid()
     runs, store = _stores_of(spec, uid)
     if not shared:
@@ -132,7 +132,7 @@ def prepare_run(
     clock = cloud.clock(spec)
     cloud.put_right(clock, spec)
     cloud.furnish(store)
-    work_sha256 = workdir.upload(store, Path(spec.workdir))
+    work_sha256 = workdir.upload(store, folder)
     start_sha256 = None if start is None else start_file.upload(store, start)
     created = _first_event(spec, cloud, uid, clock, work_sha256, start_sha256, part_of)
     created = replace(created, public_key=keys.make(runs, uid), setup_packs=setup_packs or UNSET)

@@ -28,7 +28,7 @@ from spotrun.errors import (
     command_for,
     installer,
 )
-from spotrun.folder.travelling import require_script, told, travelling
+from spotrun.folder.travelling import to_upload, told
 from spotrun.secrets.values import require_variables
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
@@ -117,11 +117,10 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
     if all files are uploaded.
 
     Raises:
-        SpecInvalid: the script is not uploaded, or an ignore file cannot be read.
+        SpecInvalid: the script is not uploaded, the files are too large, or an ignore file cannot be read.
     """
-    found = travelling(Path(spec.workdir), spec.checkpoint.uri)
-    if (source := spec.train.source(Path(spec.workdir))) is not None:
-        require_script(found, source)
+    folder = Path(spec.workdir)
+    found = to_upload(folder, spec.checkpoint.uri, spec.train.source(folder), spec.workdir_max_gb)
     return told(found, sys.maxsize) if all_of_them else told(found)
 
 

@@ -707,6 +707,11 @@ class RunSpec(Model):
         description="The folder to upload and to train in, relative to this file. Default: this file's folder. Files "
         "that .gitignore or .spotrunignore names are not uploaded."
     )
+    workdir_max_gb: fields.Gigabytes = Field(
+        default=0.1,
+        description="The most that workdir may have, in GB. Each launch packs it in memory, uploads it whole, and each "
+        "instance downloads it: keep large data in a bucket.",
+    )
     train: TrainSpec = Field(description="The program to run: script and args, or run.")
     setup: fields.Command | None = Field(
         default=None,

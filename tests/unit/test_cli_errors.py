@@ -246,6 +246,25 @@ def test_a_script_that_is_no_python_is_refused_with_its_line(runs: Path, spotrun
     assert "did you mean" not in said.err
 
 
+def test_large_work_folder_is_refused_before_a_run_is_created(runs: Path, spotrun: Spotrun) -> None:
+    Path("data/images").mkdir(parents=True)
+    for name, size_bytes in (("data/images/a.bin", 90_000_000), ("data/b.bin", 20_000_000), ("c.bin", 1_000_000)):
+        with open(name, "wb") as file:
+            file.truncate(size_bytes)
+    Path("job.yaml").write_text("run: 'true'\nresources: {cloud: local}\n")
+    for words in (("validate", "job.yaml"), ("launch", "job.yaml", "--dry-run"), ("launch", "job.yaml", "-y")):
+        said = spotrun(*words)
+        assert (said.code, said.out) == (2, ""), words
+        assert "has 111 MB to upload, of which data/ has 110 MB; at most 100 MB can be uploaded" in said.err
+        assert "add the line /data/ to .spotrunignore; or write workdir_max_gb: 0.2\n" in said.err
+    assert list(runs.iterdir()) == []
+    Path("job.yaml").write_text("run: 'true'\nworkdir_max_gb: 0.2\n")
+    assert spotrun("validate", "job.yaml").code == 0
+    Path("job.yaml").write_text("run: 'true'\n")
+    Path(".spotrunignore").write_text("/data/\n")
+    assert spotrun("validate", "job.yaml").code == 0
+
+
 def test_validate_takes_the_store_that_launch_gets(runs: Path, spotrun: Spotrun) -> None:
     Path("far.yaml").write_text("train: {run: 'true'}\nresources: {cloud: aws}\n")
     assert "checkpoint.uri" in spotrun("validate", "far.yaml").err
