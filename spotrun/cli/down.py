@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from spotrun.cli.options import RunArgument, StoreOption, YesOption
+from spotrun.cli.options import RunOrNewest, StoreOption, YesOption
 from spotrun.errors import CloudError, LedgerDamaged, SpotrunError
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spotrun.runs.sweeps import NamedSweep
 
 
-def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
+def down(run: RunOrNewest = None, store: StoreOption = None, yes: YesOption = False) -> None:
     """
     End a run and its instances now, without a final checkpoint.
 
@@ -21,11 +21,12 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     """
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.interrupts import told, what_is_left
-    from spotrun.runs.open_run import open_run
+    from spotrun.runs.open_run import open_run, or_newest_here
     from spotrun.runs.sweeps import sweep_meant
     from spotrun.runs.termination import take_down
     from spotrun.runs.unreadable import end_nameless
 
+    run = or_newest_here(run, store)
     sweep = sweep_meant(run, store)
     if sweep is not None:
         _end_sweep(sweep, yes)

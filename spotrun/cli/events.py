@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from spotrun.cli.options import JsonOption, RunArgument, StoreOption
+from spotrun.cli.options import JsonOption, RunOrNewest, StoreOption
 
 
-def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+def events(run: RunOrNewest = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
     List everything that happened to a run, in order.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.cli.options import RunOrNewest, StoreOption
 from spotrun.errors import CloudError, LedgerDamaged, RunNotFound
 from spotrun.run.gang import MemberName
 from spotrun.runs.flags import only_one
@@ -25,7 +25,7 @@ FOLLOW_EVERY_S = 1.0
 
 
 def logs(
-    run: RunArgument,
+    run: RunOrNewest = None,
     store: StoreOption = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new output as it arrives, until the run ends.")
@@ -43,10 +43,11 @@ def logs(
     The output of each instance begins with a line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==`. If the
     run's ledger is damaged, the command still shows the output, then reports the damage.
     """
-    from spotrun.runs.open_run import open_run
+    from spotrun.runs.open_run import open_run, or_newest_here
     from spotrun.runs.unreadable import nameless
 
     only_one(attempt=attempt is not None, member=member is not None)
+    run = or_newest_here(run, store)
     try:
         opened = open_run(run, store)
     except LedgerDamaged:

@@ -14,13 +14,18 @@ from spotrun.cli.plain_help import ARGUMENTS
 from spotrun.errors import SpotrunError
 from spotrun.runs.completion import job_files, run_names
 
-RunArgument = Annotated[
-    str,
+_RUN = (
+    "The run's id, its name (the newest one, first of those that this machine knows), a prefix of either, or its "
+    "folder's address."
+)
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help=_RUN, autocompletion=run_names)]
+RunOrNewest = Annotated[
+    str | None,
     typer.Argument(
-        metavar="RUN",
-        help="The run's id, its name (the newest one, first of those that this machine knows), a prefix of either, or "
-        "its folder's address.",
+        metavar="[RUN]",
+        help=f"{_RUN} Default: the newest run that was launched from this folder on this machine.",
         autocompletion=run_names,
+        show_default=False,
     ),
 ]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json, write_text
+from spotrun.cli.options import JsonOption, RunOrNewest, StoreOption, print_json, write_text
 from spotrun.errors import SpecInvalid, needs_extra
 from spotrun.runs.flags import only_one
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    run: RunArgument,
+    run: RunOrNewest = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per epoch.")] = False,
@@ -43,7 +43,7 @@ def report(
     from spotrun.report import limits, machine_readable, terminal
     from spotrun.report.html.page import page
     from spotrun.report.machine_use import whole_report
-    from spotrun.runs.open_run import open_run
+    from spotrun.runs.open_run import open_run, or_newest_here
     from spotrun.runs.sweeps import sweep_meant
 
     only_one(json=as_json, csv=csv)
@@ -51,6 +51,7 @@ def report(
         raise SpecInvalid(
             "--metric has an effect only on the HTML report", hint=f"use --html report.html --metric {metric}"
         )
+    run = or_newest_here(run, store)
     if (sweep := sweep_meant(run, store)) is not None:
         _refuse_of_sweeps(sweep, {"--csv": csv, "--fail-if": fail_if is not None, "--html": html is not None})
         _show_sweep(sweep, as_json)

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.cli.options import RunOrNewest, StoreOption
 from spotrun.errors import SpecInvalid, needs_extra
 
 
 def spans(
-    run: RunArgument,
+    run: RunOrNewest = None,
     store: StoreOption = None,
     endpoint: Annotated[
         str | None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.cli.options import RunOrNewest, StoreOption
 from spotrun.errors import CloudError, NotInstalled, SpecInvalid
 from spotrun.runs.flags import only_one
 from spotrun.runs.members import MemberOption, living_instance_of
@@ -25,7 +25,7 @@ PORT_MAX = 65_535
 
 
 def ssh(
-    run: RunArgument,
+    run: RunOrNewest = None,
     store: StoreOption = None,
     instance: Annotated[
         str | None, typer.Option("--instance", metavar="ID", help="Use this instance of the run.")

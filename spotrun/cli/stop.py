@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.cli.options import RunOrNewest, StoreOption, YesOption
 
 
-def stop(run: RunArgument, store: StoreOption = None) -> None:
+def stop(run: RunOrNewest = None, store: StoreOption = None, yes: YesOption = False) -> None:
     """
     Save a last checkpoint of a run, then end the run.
 
     A job that is a command without checkpoints gets SIGTERM instead, and has 30 s to exit. If the store is full, no
     last checkpoint is saved. `spotrun resume` continues the run.
 
-    If RUN is the name of a sweep, all of its runs stop, and no further trial begins.
+    If RUN is the name of a sweep, all of its runs stop, and no further trial begins. If no RUN is given, the command
+    asks for confirmation.
     """
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
     from spotrun.report.tables import plain
     from spotrun.report.unattended import left_alone
+    from spotrun.runs.asking import confirm
     from spotrun.runs.interrupts import request_stop
-    from spotrun.runs.open_run import attended, open_run
+    from spotrun.runs.open_run import attended, open_run, or_newest_here
     from spotrun.runs.sweeps import sweep_meant
 
+    if run is None:
+        run = or_newest_here(run, store)
+        confirm(yes, "Stop this run?", default=True, declined="nothing was stopped")
     sweep = sweep_meant(run, store)
     if sweep is not None:
         sweep.request_stop()

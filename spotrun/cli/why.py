@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
+from spotrun.cli.options import JsonOption, RunOrNewest, StoreOption, print_json
 
 
-def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+def why(run: RunOrNewest = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
     Explain each decision of a run in one sentence, and say what comes next.
 

@@ -122,8 +122,10 @@ class KnownRecord:
 
 
 def known_addresses() -> list[str]:
-    """Return the addresses of the known runs, as far as they are recorded, in no particular order."""
-    records = [KnownRecord(path.name, path.read_text()) for path in known_folder().glob("*") if path.is_file()]
+    """Return the addresses of the known runs, as far as they are recorded, the run that became known last first."""
+    paths = [path for path in known_folder().glob("*") if path.is_file()]
+    last_first = sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    records = [KnownRecord(path.name, path.read_text()) for path in last_first]
     return [found.uri for each in records if (found := each.recorded()) is not None and found.uri]
 
 

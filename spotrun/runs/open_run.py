@@ -211,7 +211,7 @@ def writer(role: str) -> str:
     return f"{role}:{socket.gethostname()}:{os.getpid()}"
 
 
-def open_run(reference: str, store: str | None, role: str = "cli", *, to_end: bool = False) -> OpenRun:
+def open_run(reference: str | None, store: str | None, role: str = "cli", *, to_end: bool = False) -> OpenRun:
     """
     Return the run that `reference` names. A reference is an address, an id, or a name. An unambiguous beginning of an
     id or a name is enough. A name stands for the newest run with that name. If a run with that name is known on this
@@ -225,6 +225,7 @@ def open_run(reference: str, store: str | None, role: str = "cli", *, to_end: bo
         RunNotFound: no run matches, or several do. The message says where spotrun looked.
         RunCopied: the run is in more than one folder, and none of them is known on this machine.
     """
+    reference = or_newest_here(reference, store)
     if "/" in reference:
         run = OpenRun(reference, writer(role))
     else:
@@ -238,6 +239,32 @@ def open_run(reference: str, store: str | None, role: str = "cli", *, to_end: bo
     if to_end and run.known.is_of_another():
         say(f"note: this machine knows another run with the uid {run.created.uid}; the instances may be that run's")
     return run
+
+
+def or_newest_here(reference: str | None, store: str | None) -> str:
+    """
+    Return `reference`. If it is None, return the address of the newest run that this user has launched on this machine
+    from the current folder, or from a folder in it, and name the run to the user. If `store` is given, only runs in
+    this store count.
+
+    Raises:
+        RunNotFound: there is no such run.
+        StoreError: a run cannot be read.
+    """
+    if reference is not None:
+        return reference
+    for uri in known_addresses():
+        if store is not None and uri.rpartition("/")[0] != address.absolute(store).rstrip("/"):
+            continue
+        with suppress(RunNotFound):  # it was removed, or moved
+            run = OpenRun(uri, writer("cli"))
+            if run.known.is_known() and Path(run.created.spec["workdir"]).is_relative_to(Path.cwd()):
+                say(f"note: {run.id} is the newest run of this folder")
+                return run.uri
+    raise RunNotFound(
+        f"no RUN was given, and no run is known that was launched from {Path.cwd()}",
+        hint="name one; `spotrun status` lists the runs",
+    )
 
 
 def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:

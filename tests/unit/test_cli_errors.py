@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from msgspec.structs import replace
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from spotrun.cli.app import app
-from spotrun.folder.ledger import key_of
+from spotrun.folder.ledger import NewestSeen, key_of
 from spotrun.run.entry_bytes import encode_entry
+from spotrun.runs.open_run import OpenRun
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Said, Spotrun
 from tests.support.histories import History
@@ -51,7 +53,7 @@ def failing(command: TyperCommand) -> list[str]:
 def _wrong(metavar: str) -> list[str]:
     if ".yaml" in metavar:
         return ["bad.yaml"]
-    return ["ghost"] if metavar.startswith("RUN") else []
+    return ["ghost"] if metavar.strip("[").startswith("RUN") else []
 
 
 @pytest.mark.parametrize("path", WITH_JSON, ids=" ".join)
@@ -177,6 +179,29 @@ def test_prefix_means_the_newest_run_of_the_only_name_with_it(runs: Path, spotru
     assert sorted(run["run"] for run in named) == ids
     assert spotrun("stop", "m").code == 0
     assert f"may mean {', '.join(ids)}\n" in spotrun("stop", "mine-").err
+
+
+def test_without_a_run_the_newest_of_this_folder_is_meant_and_named(
+    runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTRUN_KNOWN", str(runs.parent / "known"))
+    here = {**bare().state.created.spec, "workdir": str(runs.parent)}
+    for age, (uid, spec) in enumerate((("0" * 10, here), ("1" * 10, here), ("2" * 10, {**here, "workdir": "/else"}))):
+        run = OpenRun(str(store_run(runs, History(uid=uid, name="demo", spec=spec))), "cli")
+        run.known.remember()
+        os.utime(run.known.path, (age, age))
+        run.known.record(NewestSeen(0, "0"))
+    for verb in ("why", "report", "logs", "events"):
+        said = spotrun(verb)
+        assert said.err.startswith("note: demo-1111111111 is the newest run of this folder\n"), verb
+    for verb in ("stop", "down"):
+        said = spotrun(verb)
+        assert (said.code, said.out) == (2, "")
+        assert "cannot ask for confirmation: there is no terminal" in said.err
+    assert "demo-1111111111 has a request to stop" in spotrun("stop", "-y").out + spotrun("stop", "-y").out
+    Path(runs.parent / "empty").mkdir()
+    monkeypatch.chdir(runs.parent / "empty")
+    assert "no run is known that was launched from " in spotrun("why").err
 
 
 def test_a_damaged_run_is_found_by_its_beginning_too(runs: Path, spotrun: Spotrun) -> None:
