@@ -25,6 +25,8 @@ compile, fill caches and start workers in the first step, and export its result 
 STANDBY_GRACE_S = 30.0
 DRAIN_WINDOW_S = 120.0
 STANDBY_MAX_S = 1800.0
+LACKS_MODULE = "it would be missing again: install it in setup"
+"""Why a trainer is not started again if the script could not import a module."""
 
 
 class AgentAction(Enum):
@@ -174,14 +176,20 @@ def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> st
     Return the reason for not starting the trainer again after `exited`; None if the agent starts it again. `state`
     already includes `exited`.
 
-    If the script has failed twice at the same step, it would fail there a third time (promise I7). The other reason is
-    that the trainer was restarted `max_restarts` times already.
+    If the script has failed twice at the same step, it would fail there a third time (promise I7). If a module is
+    missing, it would be missing again. The other reason is that the trainer was restarted `max_restarts` times already.
     """
+    if lacks_module(exited):
+        return LACKS_MODULE
     if exited.cause is Cause.USER_ERROR and _failed_before(state, exited):
         return f"it failed twice at step {exited.step}"
     if state.restarts_used > max_restarts:
         return f"restarted {count_of(max_restarts, 'time')} already" if max_restarts else "retry.max_restarts is 0"
     return None
+
+
+def lacks_module(exited: TrainerExited) -> bool:
+    return exited.cause is Cause.USER_ERROR and exited.detail.startswith("ModuleNotFoundError: ")
 
 
 def _failed_before(state: RunState, exited: TrainerExited) -> bool:
@@ -354,6 +362,8 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
     again if it started from the same files. So it is started again from the newest checkpoint, and then from the
     checkpoint before that.
     """
+    if lacks_module(exited):
+        return LACKS_MODULE
     failures, kept = failures_in_a_row(state), len(state.restore_candidates())
     if exited.cause is Cause.USER_ERROR and failures > min(kept, 2) + 1:
         return f"it failed {count_of(failures, 'time')} without a checkpoint in between"

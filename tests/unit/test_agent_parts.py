@@ -240,6 +240,14 @@ def test_failing_script_is_restarted_a_limited_number_of_times(steps, max_restar
     assert (decisions.why_give_up(history.state, exited, max_restarts) is not None) == gives_up
 
 
+@pytest.mark.parametrize("why", [decisions.why_give_up, decisions.why_give_up_command])
+def test_script_that_lacks_a_module_is_not_restarted(why):
+    history, exited = failing_history(0)
+    assert why(history.state, exited, 9) is None
+    lacks = replace(exited, detail="ModuleNotFoundError: No module named 'jsonargparse' (exit code 1)")
+    assert why(history.state, lacks, 9) == "it would be missing again: install it in setup"
+
+
 # -- checkpoints on a store ----------------------------------------------------------------------------------
 
 
