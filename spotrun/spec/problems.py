@@ -292,8 +292,9 @@ def _accepts(model: type[BaseModel], path: Sequence[str], value: object) -> bool
         return any(
             isinstance(each, type) and issubclass(each, BaseModel) and _accepts(each, rest, value) for each in inner
         )
+    kind: Any = Annotated[field.annotation, field]
     with suppress(ValidationError):
-        TypeAdapter(Annotated[field.annotation, field]).validate_python(value)
+        TypeAdapter(kind).validate_python(value)
         return True
     return False
 
