@@ -175,8 +175,8 @@ def figures_of(row: msgspec.Struct) -> dict[str, Any]:
 
 def show(plan: Plan, *, known: bool) -> None:
     """Print the whole forecast. `known` is True if the job itself states how long the work takes."""
-    for line in basis(plan):
-        say(line)
+    for sentence in basis(plan):
+        say(sentence)
     print()
     print_figures(cost_table(plan))
     print()

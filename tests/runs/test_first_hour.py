@@ -174,7 +174,7 @@ def runners(sandbox: Sandbox) -> list[int]:
 
 def test_from_the_first_typo_to_the_first_report(sandbox: Sandbox, project: Path, spotrun: Spotrun) -> None:
     # Before anything runs: typos, no terminal, and no answer.
-    assert "Did you mean 'launch'" in spotrun("lunch", "job.yaml").err
+    assert "did you mean `spotrun launch`?" in spotrun("lunch", "job.yaml").err
     job = Path("job.yaml").read_text()
     Path("wrong.yaml").write_text(job.replace("accelerators", "acelerators").replace("train.py", "trian.py"))
     said = spotrun("validate", "wrong.yaml")
