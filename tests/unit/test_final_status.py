@@ -24,6 +24,7 @@ from spotrun.instance import EndedBy
 from spotrun.run import events as ev
 from spotrun.run.entry_bytes import seal, unsealed
 from spotrun.runs import open_run as runs
+from spotrun.runs import status_rows
 from spotrun.store.local import LocalStore
 from spotrun.store.port import Store, StoredObject
 from tests.support.decisions import spec
@@ -127,6 +128,19 @@ def test_status_of_many_ended_runs_reads_three_objects_of_each(shelf: Shelf, cou
     assert len(shown) == count
     assert set(reads.values()) == {3}
     assert {row["state"] for row in shown} == {"completed"}
+
+
+def test_row_of_an_ended_run_is_read_again_only_after_a_minute(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, reads = shelf
+    history = ended()
+    store = opened(f"counted/demo-{history.uid}")
+    write_final_status(store, put(store, history))
+    run, made = runs.OpenRun(store.uri, "test"), status_rows.StatusRows()
+    first = made.of([run])
+    reads.clear()
+    assert (made.of([run]), reads.total()) == (first, 0)
+    monkeypatch.setattr(status_rows, "FINAL_FOR_S", 0.0)
+    assert (made.of([run]), reads.total()) == (first, 3)
 
 
 @pytest.mark.parametrize("budget", [None, "400"])
