@@ -20,10 +20,11 @@ Minimum hours of work for which the cost of an hour is shown. The cost of a shor
 """
 Rows = Sequence[dict[str, Any]]
 """The rows that `spotrun status --json` prints."""
+HEADS = ("run", "state", "step", "epochs", "lost", "cost", "started (UTC)")
 
 
 def table(rows: Rows) -> FiguresTable:
-    heads = ("run", "state", "step", "epochs", "lost", "cost", "started\n(UTC)")
+    heads = [name.replace(" ", "\n") for name in HEADS]
     made = FiguresTable("", heads, texts=(0, 1), gap=2)
     for row in rows:
         made.add_row([row["run"] + scale_mark(row.get("time_scale", 1)), *cells(row)])

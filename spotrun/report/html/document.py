@@ -1,6 +1,6 @@
 """
 Builds a page as one self-contained file, with its style sheet and its script. The page's content security policy allows
-no other style sheet or script.
+no other style sheet or script. A live page, which a local server serves, also has a script that keeps it up to date.
 """
 
 from __future__ import annotations
@@ -47,11 +47,14 @@ summary{cursor:pointer}pre{white-space:pre-wrap}
 .range{fill:#3d97da}.middle{fill:var(--ink)}
 .paid{fill:none;stroke:#4263d9;stroke-width:2.5}.all_on_demand{fill:none;stroke:#cf7420;stroke-width:2.5;
 stroke-dasharray:7 4}.key_paid{fill:#4263d9}.key_all_on_demand{fill:#cf7420}
+.stale{position:fixed;inset:auto 0 0;margin:0;padding:.6rem 1rem;background:#a3241c;color:#fff}
 """
 
 SCRIPT = """
-for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => {
-  const head = button.closest("th"), body = head.closest("table").tBodies[0];
+document.addEventListener("click", event => {
+  const head = event.target.closest("th button")?.closest("th");
+  if (!head) return;
+  const body = head.closest("table").tBodies[0];
   const up = head.getAttribute("aria-sort") !== "ascending";
   for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", up ? "ascending" : "descending");
@@ -61,29 +64,86 @@ for (const button of document.querySelectorAll("th button")) button.addEventList
 });
 """
 
+LIVE = """
+const told = document.body.appendChild(document.createElement("p"));
+told.className = "stale";
+told.setAttribute("role", "status");
+told.hidden = true;
+let shown = document.querySelector("main").innerHTML, at = new Date();
+const all = what => [...document.querySelectorAll(what)];
+const controls = () => all("main a, main button, main summary, main [tabindex]");
+
+const renew = page => {
+  const fresh = page.querySelector("main");
+  at = new Date();
+  if (fresh.innerHTML === shown) return;
+  shown = fresh.innerHTML;
+  const focus = controls().indexOf(document.activeElement), open = all("main details").map(each => each.open);
+  const tables = new Map(all("main .wide").map(wide => {
+    const sorted = wide.querySelector("[aria-sort]");
+    return [wide.getAttribute("aria-label"), [wide.scrollLeft, sorted?.cellIndex, sorted?.getAttribute("aria-sort")]];
+  }));
+  document.querySelector("main").replaceWith(fresh);
+  document.title = page.title;
+  all("main details").forEach((each, index) => each.open = open[index]);
+  for (const wide of all("main .wide")) {
+    const [left, column, order] = tables.get(wide.getAttribute("aria-label")) ?? [0];
+    for (let click = order === "descending" ? 2 : order ? 1 : 0; click; click--)
+      wide.querySelector("tr").cells[column].querySelector("button").click();
+    wide.scrollLeft = left;
+  }
+  controls()[focus]?.focus({preventScroll: true});
+};
+
+const look = async () => {
+  let trouble = "";
+  if (!document.hidden) try {
+    const answer = await fetch(location.pathname, {cache: "no-store", signal: AbortSignal.timeout(60000)});
+    const text = await answer.text();
+    if (answer.ok) renew(new DOMParser().parseFromString(text, "text/html"));
+    else trouble = text;
+  } catch {
+    trouble = "spotrun view no longer answers.";
+  }
+  told.textContent = trouble && `This page is as of ${at.toLocaleTimeString()}: ${trouble}`;
+  told.hidden = !trouble;
+  setTimeout(look, 5000);
+};
+setTimeout(look, 5000);
+"""
+"""
+Fetches the page every five seconds of system time while it is visible, and puts the new content in place of the old.
+Where the reader is (scroll positions, sorted columns, open details, focus) stays as it is.
+"""
+
 
 def _allowed(inline: str) -> str:
     return f"'sha256-{b64encode(sha256(inline.encode()).digest()).decode()}'"
 
 
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        f"style-src {_allowed(STYLE)}",
-        f"script-src {_allowed(SCRIPT)}",
-        "base-uri 'none'",
-        "form-action 'none'",
+def _policy(script: str, *, live: bool) -> str:
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"style-src {_allowed(STYLE)}",
+            f"script-src {_allowed(script)}",
+            *(["connect-src 'self'"] if live else []),
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
     )
-)
 
 
-def document(title: str, body: Markup) -> str:
+def document(title: str, body: Markup, *, live: bool = False) -> str:
+    """Return a page. If `live` is True, the page keeps itself up to date while a server answers at its address."""
+    script = SCRIPT + LIVE if live else SCRIPT
+    policy = _policy(script, live=live)
     head = join(
         Markup('<meta charset="utf-8">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         element("title", title),
         element("style", Markup(STYLE)),
     )
-    whole = join(element("head", head), element("body", body, element("script", Markup(SCRIPT))))
+    whole = join(element("head", head), element("body", body, element("script", Markup(script))))
     return f"<!doctype html>\n{element('html', whole, lang='en').text}\n"

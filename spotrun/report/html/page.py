@@ -1,4 +1,7 @@
-"""`spotrun report RUN --html FILE`: the whole report in one self-contained file."""
+"""
+Makes the page of a run: the whole report in one self-contained file (`spotrun report RUN --html FILE`), or as a live
+page (`spotrun view`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from spotrun.report.html.chart import chart
 from spotrun.report.html.costs import cumulative, downtime, epoch_costs
 from spotrun.report.html.document import document
 from spotrun.report.html.made_with import made_with
-from spotrun.report.html.markup import Markup, element, section
+from spotrun.report.html.markup import Markup, element, join, section
 from spotrun.report.html.prices import price_curve
 from spotrun.report.machine_use import TITLE
 from spotrun.report.tables import plain
@@ -33,11 +36,12 @@ def page(
     metric: str | None = None,
     machines: Sequence[TypeUse] = (),
     calls: RunnerCalls | None = None,
+    live: Markup | None = None,
 ) -> str:
     """
     Return the report of a run as of `now`. `machines` has the utilization of the run's machines. If the run's runner
     was a function in the cloud, `calls` has the cost of its calls. If `metric` is given, the page has a curve of this
-    metric over the dollars paid.
+    metric over the dollars paid. If `live` is given, the page begins with it, and keeps itself up to date.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.
@@ -47,6 +51,7 @@ def page(
     bill = "Bill so far" if summary.ended_at is None else "Bill"
     body = element(
         "main",
+        live or join(),
         element("h1", headline(summary)),
         element("p", verdict(summary)),
         listings.glance(summary),
@@ -65,7 +70,7 @@ def page(
         section("Events", listings.events(entries, summary.ordinals, summary.time_scale)),
         element("p", f"Assumptions: {summary.assumptions}", class_="soft"),
     )
-    return document(headline(summary), body)
+    return document(headline(summary), body, live=live is not None)
 
 
 def _metric(state: RunState, now: datetime, metric: str, prices: str) -> Markup:
