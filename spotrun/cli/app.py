@@ -52,6 +52,7 @@ VERBS = {
     ),
     "validate": ListedVerb("Check a job file. Show the line of each mistake, and how to fix it.", "train.yaml"),
     "status": ListedVerb("List all runs, newest first.", "--watch"),
+    "view": ListedVerb("Show all runs, or one run, as live pages in a web browser.", "resnet50"),
     "logs": ListedVerb("Print the output of the training, attempt by attempt.", "resnet50 --follow"),
     "ssh": ListedVerb("Open a shell on the instance where a run trains.", "resnet50"),
     "events": ListedVerb("List everything that happened to a run, in order.", "resnet50"),
@@ -105,7 +106,7 @@ verbs' docstrings.
 HEADINGS = {
     "Before a run": ("init", "validate", "doctor", "offers", "plan", "estimate", "bench", "simulate", "verify-resume"),
     "Train": ("launch", "sweep", "stop", "down", "resume", "tick", "night", "chaos"),
-    "Look": ("status", "logs", "events", "why", "ssh"),
+    "Look": ("status", "view", "logs", "events", "why", "ssh"),
     "Results and bills": ("fetch", "checkpoints", "report", "compare", "metrics", "spans", "bill"),
     "Clean up": ("rm", "prune", "reap"),
     "spotrun itself": ("version",),

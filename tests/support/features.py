@@ -9,5 +9,6 @@ FEATURES = {
     "night": {"night"},
     "sweep": {"sweep", "report"},
     "verify": {"verify_resume"},
+    "view": {"view"},
 }
 """Each feature package, and the verbs in cli/ that import it. `report` shows a sweep by its name."""

@@ -67,7 +67,7 @@ def chromium() -> Iterator[Browser]:
 class Visit:
     """One page, open. What goes wrong in it is noted from its first byte on."""
 
-    def __init__(self, page: Page, path: Path) -> None:
+    def __init__(self, page: Page, address: str) -> None:
         self.page = page
         self.errors: list[str] = []
         """What the console reports as errors or warnings, exceptions, and dialogs that opened."""
@@ -77,7 +77,7 @@ class Visit:
         page.on("dialog", self._dismiss)
         page.on("request", lambda request: self.requested.append(request.url))
         page.add_init_script(_WATCH)
-        page.goto(path.as_uri())
+        page.goto(address)
 
     def _dismiss(self, dialog: Any) -> None:
         self.errors.append(f"a dialog opened: {dialog.message}")
@@ -100,11 +100,18 @@ class Visit:
 
 
 @contextmanager
-def visit(browser: Browser, path: Path, size: tuple[int, int] = DESKTOP, scheme: Scheme = "light") -> Iterator[Visit]:
-    """A page as somebody with such a screen, who likes light or dark pages, meets it."""
+def visit(
+    browser: Browser, place: Path | str, size: tuple[int, int] = DESKTOP, scheme: Scheme = "light"
+) -> Iterator[Visit]:
+    """
+    A page as somebody with such a screen, who likes light or dark pages, meets it. It has a network only if `place` is
+    an address and not a file.
+    """
     width, height = size
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, offline=True)
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, offline=isinstance(place, Path)
+    )
     try:
-        yield Visit(context.new_page(), path)
+        yield Visit(context.new_page(), place.as_uri() if isinstance(place, Path) else place)
     finally:
         context.close()

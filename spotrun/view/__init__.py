@@ -1,0 +1,1 @@
+"""Shows the runs of a store in a web browser, and keeps the pages up to date."""
