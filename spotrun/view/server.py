@@ -61,10 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not _OWN_HOST.fullmatch(self.headers.get("Host", "")):
             self._answer(HTTPStatus.FORBIDDEN, "use the address that spotrun view has printed")
             return
-        _, _, path = self.path.partition("/")
-        word, _, name = path.partition("/")
-        known = secrets.compare_digest(word.encode(), self.server.word.encode())
-        made = self.server.pages.page(name) if known else None
+        _, *words = self.path.split("/", 2)
+        known = len(words) == 2 and secrets.compare_digest(words[0].encode(), self.server.word.encode())
+        made = self.server.pages.page(words[1]) if known else None
         if made is None:
             self._answer(HTTPStatus.NOT_FOUND, "there is no page at this address")
         elif made.failed:

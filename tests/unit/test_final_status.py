@@ -140,7 +140,7 @@ def test_row_of_an_ended_run_is_read_again_only_after_a_minute(shelf: Shelf, mon
     reads.clear()
     assert (made.of([run]), reads.total()) == (first, 0)
     monkeypatch.setattr(status_rows, "FINAL_FOR_S", 0.0)
-    assert (made.of([run]), reads.total()) == (first, 3)
+    assert (made.of([run]), reads.total()) == (first, 2)
 
 
 @pytest.mark.parametrize("budget", [None, "400"])
