@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from spotrun.clouds.instance_type import InstanceType
 from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
-from spotrun.errors import QuotaExceeded
-from spotrun.market.wishes import suits
+from spotrun.errors import InsufficientCapacity, QuotaExceeded
+from spotrun.market.wishes import named, not_named, suits, unmet, wishes_of
 from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import ResourcesSpec
 
@@ -40,22 +40,38 @@ class CapacityRequest(NamedTuple):
         return " ".join(str(each) for each in named if each) or "an instance with one GPU"
 
     def offered(self, kind: InstanceType, region: str, zone: str) -> Iterator[Offering]:
+        """Yield the offerings of a type in a zone that suit the job."""
+        return filter(self._suits, self.all_offered(kind, region, zone))
+
+    def all_offered(self, kind: InstanceType, region: str, zone: str) -> Iterator[Offering]:
+        """Yield the offerings of a type in a zone, of the capacity types that the job allows, without prices."""
         for capacity_type in _CAPACITY_TYPES[self.resources.spot_policy]:
-            offering = kind.offered(
+            yield kind.offered(
                 cloud=self.resources.cloud,
                 region=region,
                 zone=zone,
                 capacity_type=capacity_type,
                 price_usd_per_hour=Decimal(0),  # this check ignores the price
             )
-            if self._suits(offering):
-                yield offering
+
+    def not_offered(self, everything: Sequence[Offering], where: str) -> InsufficientCapacity:
+        """Return the error if none of the offerings in `where`, which are `everything`, suits the job."""
+        types = self.types if self.resources.instance_type is None else ()
+        key = (self.resources.cloud, "instance_types")
+        listed = [named(key, types, lambda found: found.instance_type)] if types else []
+        missing = not_named(everything, self.resources, types)
+        missing = missing or unmet(everything, (*listed, *wishes_of(self.resources)))
+        if missing is not None:
+            return InsufficientCapacity(f"{where}: {missing.message}", hint=missing.suggestion)
+        accelerators = ", ".join(sorted({each.accelerators.partition(":")[0] for each in everything} - {""}))
+        hint = f"there is {accelerators or 'no accelerator'}; or name another region"
+        return InsufficientCapacity(f"no zone of {where} offers {self}", hint=hint)
 
     def _suits(self, offering: Offering) -> bool:
         if self.types and offering.instance_type not in self.types:
             return False
-        named = self.types or self.resources.instance_type or self.resources.accelerators
-        return suits(offering, self.resources) and (bool(named) or offering.accelerators.endswith(":1"))
+        says_kind = self.types or self.resources.instance_type or self.resources.accelerators
+        return suits(offering, self.resources) and (bool(says_kind) or offering.accelerators.endswith(":1"))
 
 
 class Allowance(NamedTuple):
@@ -87,10 +103,6 @@ def zone_findings(offerings: Sequence[Offering]) -> Iterator[Finding]:
 def types_of(offerings: Iterable[Offering]) -> str:
     types = sorted({each.instance_type for each in offerings})
     return ", ".join(types) if len(types) <= TYPES_NAMED_MAX else f"{len(types)} types"
-
-
-def accelerators_of(kinds: Iterable[InstanceType]) -> str:
-    return ", ".join(sorted({kind.accelerators.partition(":")[0] for kind in kinds} - {""})) or "no accelerators"
 
 
 def quota_findings(markets: Sequence[Sequence[Allowance]]) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ alternatives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -206,9 +206,9 @@ def _refusal(wish: Requirement, reason: str, offered: Sequence[Offering]) -> Unr
     same = [each for each in cheapest if each.partition(":")[0].casefold() == wanted.partition(":")[0].casefold()]
     meant = meant or same
     if meant and len(same) < SEVERAL:
-        return Unreadable(reason, f"did you mean {meant[0]}, from {_price(cheapest[meant[0]])}?", at=wish.key)
+        return Unreadable(reason, f"did you mean {_priced(meant[0], cheapest, ',')}?", at=wish.key)
     names = sorted(same or cheapest, key=_by_count)
-    listed = ", ".join(f"{name.strip()} from {_price(cheapest[name])}" for name in names[:NAMED_MAX])
+    listed = ", ".join(_priced(name, cheapest) for name in names[:NAMED_MAX])
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return Unreadable(reason, f"there is {listed}{more}", at=wish.key)
 
@@ -254,5 +254,7 @@ def _of_kind(offering: Offering, resources: ResourcesSpec) -> bool:
     return kind in (None, offering.capacity_type)
 
 
-def _price(usd_per_hour: Decimal) -> str:
-    return f"${usd_per_hour:f}/h"
+def _priced(name: str, cheapest: Mapping[str, Decimal], comma: str = "") -> str:
+    """Return the name with its lowest price, or without a price if the offerings have none."""
+    price = cheapest[name]
+    return f"{name.strip()}{comma} from ${price:f}/h" if price else name.strip()

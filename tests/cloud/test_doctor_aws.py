@@ -501,6 +501,14 @@ def test_unavailable_accelerator_is_reported_with_the_available_ones(account: Gu
     assert "T4" in finding.hint
 
 
+def test_misspelled_type_is_reported_with_the_intended_one(account: GuardedAccount) -> None:
+    finding = failures(examined(wanted(instance_type="g5.xlrage"), instance_types=("g5.xlrage",)))["capacity"]
+    assert (finding.detail, finding.hint) == (
+        f"{REGION}: nothing is offered with instance_type g5.xlrage",
+        "did you mean g5.xlarge?",
+    )
+
+
 def test_zone_without_a_subnet_is_reported(account: GuardedAccount) -> None:
     remove_subnets(account, ZONES[:1])
     found = examined(wanted(instance_type="g5.xlarge"))

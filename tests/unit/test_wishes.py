@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from spotrun.clouds.capacity_checks import CapacityRequest
+from spotrun.clouds.instance_type import InstanceType
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.market import Market
 from spotrun.errors import CloudError
@@ -58,6 +60,26 @@ def test_the_wish_that_leaves_none_is_named_with_what_there_is(
     assert found.at == ("resources", key)
     assert says in found.message
     assert advice in str(found.suggestion)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "types", "says", "advice"),
+    [
+        ({"instance_type": "c7i.lrage"}, (), "nothing is offered with instance_type c7i.lrage", "mean c7i.large?"),
+        ({}, ("c7i.lrage",), "nothing is offered with instance_types c7i.lrage", "did you mean c7i.large?"),
+        ({"instance_type": "c7i.large", "cpus": 8}, (), "with cpus 8", "there is 2"),
+        ({"accelerators": "T4:1"}, (), "nothing is offered with accelerators T4:1", "leave it out"),
+        ({}, (), "no zone of here offers an instance with one GPU", "there is no accelerator; or name another region"),
+    ],
+)
+def test_doctor_names_the_requirement_that_nothing_meets_without_prices(
+    wanted: dict[str, object], types: tuple[str, ...], says: str, advice: str
+) -> None:
+    request = CapacityRequest(ResourcesSpec.model_validate({"cloud": "aws", **wanted}), types)
+    error = request.not_offered([*request.all_offered(InstanceType("c7i.large", "", 2, 4), "here", "a")], "here")
+    assert says in error.message
+    assert advice in str(error.hint)
+    assert "$" not in str(error.hint)
 
 
 @pytest.mark.parametrize(

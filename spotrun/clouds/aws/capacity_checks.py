@@ -14,25 +14,28 @@ from spotrun.clouds.aws.quotas import Quota, quota_of
 from spotrun.clouds.capacity_checks import (
     Allowance,
     CapacityRequest,
-    accelerators_of,
     quota_findings,
     smallest_first,
     types_of,
     zone_findings,
 )
+from spotrun.clouds.instance_type import InstanceType
 from spotrun.doctor.finding import Finding, warned
 from spotrun.errors import AccessDenied, InsufficientCapacity
 from spotrun.offering import CapacityType, Offering
-from spotrun.spec.model import ResourcesSpec
 
 
 class Capacity:
-    """The zones and quotas of one region, for a job that needs the resources `wanted`."""
+    """
+    The zones and quotas of one region, for a job that wants the capacity `wanted`. `catalog` has the types that the job
+    allows. `of_any_type` has all types, and is read only if no type in `catalog` suits the job.
+    """
 
-    def __init__(self, region: Region, catalog: Catalog, wanted: ResourcesSpec) -> None:
+    def __init__(self, region: Region, catalog: Catalog, wanted: CapacityRequest, of_any_type: Catalog) -> None:
         self._region = region
         self._catalog = catalog
-        self._wanted = CapacityRequest(wanted)
+        self._wanted = wanted
+        self._of_any_type = of_any_type
 
     def one_of_each(self) -> dict[CapacityType, Offering]:
         """Return the smallest offering of each capacity type that the job allows, in zones that have a subnet."""
@@ -48,8 +51,9 @@ class Capacity:
         """
         region, subnets = self._region.name, self._catalog.network.subnets
         if not self._offered:
-            hint = f"{region} has {accelerators_of(self._catalog.types.values())}; or name another region"
-            raise InsufficientCapacity(f"no zone of {region} offers {self._wanted}", hint=hint)
+            kinds = self._placed(self._of_any_type)
+            everything = [each for kind, zone in kinds for each in self._wanted.all_offered(kind, region, zone)]
+            raise self._wanted.not_offered(everything, region)
         bare = sorted({each.zone for each in self._offered} - set(subnets))
         if not self._smallest_first:
             hint = f"make a subnet in this zone: aws ec2 create-subnet --availability-zone {bare[0]} …"
@@ -63,12 +67,13 @@ class Capacity:
     @cached_property
     def _offered(self) -> list[Offering]:
         """All suitable offerings, including those in zones without a subnet."""
-        return [
-            offering
-            for kind in self._catalog.types.values()
-            for zone in sorted(self._catalog.zones.get(kind.name, ()))
-            for offering in self._wanted.offered(kind, self._region.name, zone)
-        ]
+        region, kinds = self._region.name, self._placed(self._catalog)
+        return [each for kind, zone in kinds for each in self._wanted.offered(kind, region, zone)]
+
+    def _placed(self, catalog: Catalog) -> Iterator[tuple[InstanceType, str]]:
+        """Yield each type of a catalog with each zone that has it."""
+        for kind in catalog.types.values():
+            yield from ((kind, zone) for zone in sorted(catalog.zones.get(kind.name, ())))
 
     @cached_property
     def _smallest_first(self) -> list[Offering]:

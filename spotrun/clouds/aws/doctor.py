@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
+from msgspec.structs import replace
+
 from spotrun.clock import Clock
 from spotrun.clouds.aws import account_checks, guard
 from spotrun.clouds.aws.calls import Region
@@ -31,6 +33,7 @@ from spotrun.clouds.aws.right_checks import (
 )
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.aws.secret_checks import secret_findings
+from spotrun.clouds.capacity_checks import CapacityRequest
 from spotrun.clouds.clock_skew import clock_finding, skew_of
 from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.clouds.identity_trial import Settling, trial_identity
@@ -77,7 +80,9 @@ class AwsDoctor:
         self._clock = clock
         self._settling = Settling("AWS to know the new role", clock)
         self._catalog = Catalog(region, config, clock)
-        self._capacity = Capacity(region, self._catalog, wanted)
+        of_any_type = Catalog(region, replace(config, instance_types=()), clock)
+        request = CapacityRequest(wanted, config.instance_types)
+        self._capacity = Capacity(region, self._catalog, request, of_any_type)
 
     def findings(self) -> Iterator[Finding]:
         return findings_of_steps(self._steps())

@@ -11,7 +11,6 @@ from functools import cached_property
 from spotrun.clouds.capacity_checks import (
     Allowance,
     CapacityRequest,
-    accelerators_of,
     quota_findings,
     smallest_first,
     zone_findings,
@@ -19,8 +18,8 @@ from spotrun.clouds.capacity_checks import (
 from spotrun.clouds.gcp.catalog import Catalog
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.quotas import Limits, Quota
+from spotrun.clouds.instance_type import InstanceType
 from spotrun.doctor.finding import Finding, warned
-from spotrun.errors import InsufficientCapacity
 from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import ResourcesSpec
 
@@ -48,10 +47,8 @@ class Capacity:
             InsufficientCapacity: no zone offers a suitable type.
         """
         if not self._smallest_first:
-            kinds = (kind for each in self._catalogs.values() for kind in each.types.values())
-            hint = f"they have {accelerators_of(kinds)}; or name another region"
-            where = ", ".join(self._config.regions)
-            raise InsufficientCapacity(f"no zone of {where} offers {self._wanted}", hint=hint)
+            everything = [each for place in self._placed for each in self._wanted.all_offered(*place)]
+            raise self._wanted.not_offered(everything, ", ".join(self._config.regions))
         yield from zone_findings(self._smallest_first)
         for region in self._config.regions:
             if not self.types(region):
@@ -61,13 +58,14 @@ class Capacity:
     @cached_property
     def _smallest_first(self) -> list[Offering]:
         """The offerings that suit the job, smallest first."""
-        return smallest_first(
-            offering
-            for region in self._config.regions
-            for zone, placed in self._catalogs[region].placed.items()
-            for kind in placed.values()
-            for offering in self._wanted.offered(kind, region, zone)
-        )
+        return smallest_first(each for place in self._placed for each in self._wanted.offered(*place))
+
+    @property
+    def _placed(self) -> Iterator[tuple[InstanceType, str, str]]:
+        """Each type with a region and a zone that has it."""
+        for region in self._config.regions:
+            for zone, placed in self._catalogs[region].placed.items():
+                yield from ((kind, region, zone) for kind in placed.values())
 
     def quota_findings(self, limits: Limits) -> Iterator[Finding]:
         """
