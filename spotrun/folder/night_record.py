@@ -90,9 +90,14 @@ class NightRecord:
     """
     The record of all nights with one name in a store. If the caller passes the night's `pin`, the record accepts only
     the installed night that the pin describes, and only numbered objects that this night's function has signed.
+
+    Raises:
+        RunNotFound: no night can have this name.
     """
 
     def __init__(self, runs_uri: str, name: str, pin: Pin | None = None) -> None:
+        if not re.fullmatch(NAME_PATTERN, name, re.ASCII):
+            raise RunNotFound(f"{name!r} cannot be the name of a night", hint="see `spotrun night ls`")
         self._runs_uri, self._name = runs_uri.rstrip("/"), name
         self.store: Store = open_store(f"{self._runs_uri}/{FOLDER}/{name}")
         """The store of the nights' folder."""

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.clouds import registry
+from spotrun.errors import RunNotFound
 from spotrun.folder.night import VARIABLE, Night, Pin, pin_for, pinned
 from spotrun.folder.night_record import BegunNight, NightRecord, NumberedNight, names
 from spotrun.night import rows as night_rows
@@ -80,6 +81,14 @@ def test_a_store_without_nights_says_so(tmp_path: Path, spotrun: Spotrun) -> Non
     said = spotrun("night", "rm", "resnet50", "--store", tmp_path, "-y")
     assert said.code == 3
     assert "no night 'resnet50' is installed" in said.err
+
+
+@pytest.mark.parametrize("words", [("run",), ("rm", "-y")])
+def test_path_is_refused_as_the_name_of_a_night(tmp_path: Path, spotrun: Spotrun, words: tuple[str, ...]) -> None:  # noqa: F811
+    for store in (str(tmp_path), "s3://bucket/runs"):
+        said = spotrun("night", *words, "../x", "--store", store)
+        assert said.code == RunNotFound.exit_code
+        assert "'../x' cannot be the name of a night" in said.err
 
 
 def test_a_night_whose_record_is_damaged_hides_no_other(
