@@ -25,6 +25,7 @@ from spotrun.clouds.gcp.error_codes import (
     NoticeRefused,
     PerimeterForbids,
     PolicyForbids,
+    ProjectMissing,
     ServiceOff,
     StockedOut,
     failed,
@@ -302,7 +303,7 @@ def test_refusal_of_a_perimeter_is_distinguished_from_a_missing_right(error: Clo
 def test_missing_project_is_reported_as_such(status: int, body: Json) -> None:
     """And is nothing that was deleted: an instance that cannot be seen for that reason is not gone."""
     error = of_http(status, body)
-    assert type(error) is AccessDenied
+    assert type(error) is ProjectMissing
     assert "gcp.project" in (error.hint or "")
 
 

@@ -16,10 +16,11 @@ from spotrun.clouds.gcp.calls import Call
 from spotrun.clouds.gcp.config import GcpConfig, account_address, config_of
 from spotrun.clouds.gcp.delete_ids import delete_id, off_since
 from spotrun.clouds.gcp.description import Record, instance_of, odd_labels
+from spotrun.clouds.gcp.error_codes import ProjectMissing
 from spotrun.clouds.gcp.names import NAME_MAX, Name, name_for, read_name
 from spotrun.clouds.gcp.operations import read_operations
 from spotrun.clouds.gcp.request import insert_body, request_id
-from spotrun.clouds.gcp.surroundings import find_subnetwork
+from spotrun.clouds.gcp.surroundings import find_image, find_subnetwork
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import RENTED, CapacityType, Offering
 from spotrun.spec.model import GcpSpec, ResourcesSpec
@@ -226,6 +227,28 @@ def test_a_subnetwork_may_be_of_another_project() -> None:
     assert find_subnetwork(google, PROJECT, "us-west4", host) == host.replace("us-east1", "us-west4")
     with pytest.raises(BadSurroundings, match="asia-east1 has no subnetwork called shared in projects/host-1"):
         find_subnetwork(google, PROJECT, "asia-east1", host)
+
+
+def test_path_in_a_missing_project_is_named_as_the_fault() -> None:
+    google: Any = NoProject()
+    for find, key in (
+        (
+            lambda: find_subnetwork(google, PROJECT, "us-east1", "projects/h/regions/us-east1/subnetworks/x"),
+            "subnetwork",
+        ),
+        (lambda: find_image(google, "projects/h/global/images/x"), "image"),
+        (lambda: find_subnetwork(google, PROJECT, "us-east1", "own"), "project"),
+    ):
+        with pytest.raises(ProjectMissing, match="to find") as raised:
+            find()
+        assert f"gcp.{key}" in str(raised.value.hint)
+
+
+class NoProject:
+    """Google, which has no project that it is asked for."""
+
+    def ask(self, action: str, call: Call) -> dict[str, Any]:
+        raise ProjectMissing(f"Google refused to {action}", hint="name the project in gcp.project")
 
 
 def test_an_instance_has_the_account_of_its_run_or_the_one_that_the_job_names() -> None:

@@ -57,6 +57,10 @@ class ServiceOff(AccessDenied):
     """The called API is not enabled in the project."""
 
 
+class ProjectMissing(AccessDenied):
+    """The project does not exist, or this account is not allowed to know of it."""
+
+
 class BillingOff(AccessDenied):
     """The project has no billing account, or a closed one."""
 
@@ -142,7 +146,7 @@ ERRORS_BY_CODE = by_code(
     (ServiceOff, _ENABLE, "accessNotConfigured SERVICE_DISABLED"),
     (BillingOff, _BILLING, "BILLING_DISABLED UREQ_PROJECT_BILLING_NOT_FOUND billingNotEnabled accountDisabled"),
     (AccessDenied, _QUOTA_PROJECT, "USER_PROJECT_DENIED"),
-    (AccessDenied, _PROJECT, "CONSUMER_INVALID"),
+    (ProjectMissing, _PROJECT, "CONSUMER_INVALID"),
     (AccessDenied, _SCOPES, "ACCESS_TOKEN_SCOPE_INSUFFICIENT"),
     (
         AccessDenied,
@@ -204,7 +208,7 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         (
             (400, 404),
             r"find project|unknown project|resource 'projects/[^/']+' was not found",
-            (AccessDenied, _PROJECT),
+            (ProjectMissing, _PROJECT),
         ),
         ((400,), r"preemptionNoticeDuration|preemption[ _-]notice", (NoticeRefused, None)),
         ((400,), r"diskSizeGb|disk size", (CloudError, _VOLUME)),

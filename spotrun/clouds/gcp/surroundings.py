@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from spotrun.clouds.error_kinds import BadImage, BadSurroundings, NotThere
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
+from spotrun.clouds.gcp.error_codes import ProjectMissing
 
 _NAME_IMAGE = "set gcp.image to another image: see `gcloud compute images list`"
+_NAME_HOST = "correct the project in gcp.subnetwork: projects/HOST/regions/REGION/subnetworks/NAME"
 
 
 class Image(NamedTuple):
@@ -49,9 +51,13 @@ def find_image(google: Google, path: str) -> Image:
 
     Raises:
         BadImage: the image is missing or obsolete.
+        ProjectMissing: the image's project does not exist.
     """
     owner, name = path.split("/global/images/")
-    row = google.ask(f"find the image {path}", Call(COMPUTE, "GET", f"{owner}/global/images/{name}"))
+    try:
+        row = google.ask(f"find the image {path}", Call(COMPUTE, "GET", f"{owner}/global/images/{name}"))
+    except ProjectMissing as error:
+        raise ProjectMissing(error.message, hint=_NAME_IMAGE) from error
     if row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED"):
         raise BadImage(f"the image {path} is obsolete, and no launch can use it", hint=_NAME_IMAGE)
     made_on = str(row.get("creationTimestamp", "")).partition("T")[0]
@@ -64,11 +70,14 @@ def find_subnetwork(google: Google, project: str, region: str, name: str) -> str
 
     Raises:
         BadSurroundings: the region has no subnetwork of this name.
+        ProjectMissing: the subnetwork's project does not exist.
     """
     of, _, short = name.rpartition("/subnetworks/")
     path = f"{of.partition('/regions/')[0] or f'projects/{project}'}/regions/{region}/subnetworks/{short}"
     try:
         google.ask(f"find the subnetwork {short} in {region}", Call(COMPUTE, "GET", path))
+    except ProjectMissing as error:
+        raise ProjectMissing(error.message, hint=_NAME_HOST if of else error.hint) from error
     except NotThere as error:
         raise BadSurroundings(
             f"{region} has no subnetwork called {short}" + (f" in {of.partition('/regions/')[0]}" if of else ""),
