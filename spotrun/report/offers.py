@@ -40,18 +40,24 @@ def offerings_table(
     faster. Then `work` maps each offering to a cost that can be compared: the expected cost of the work that an
     instance of the first kind does in an hour.
     """
+    ticked = next((each for each in offerings if _is_same(each, chosen)), chosen)
     first = offerings[:ROWS_MAX]
-    shown = first if chosen in first else [*first[:-1], chosen]
+    shown = first if ticked in first else [*first[:-1], ticked]
     simulated = " (simulated prices)" if chosen.simulated else ""
     heads = ("", "zone", "type", "capacity", "accelerators", "$/h", *(("$ for\nthe same",) if work else ()))
     table = FiguresTable(f"Offerings considered{simulated}", heads, texts=(0, 1, 2, 3, 4), repeated=4, gap=2)
     for offering in shown:
         same = [dollars(work[offering]).removeprefix("$")] if work else []
-        table.add_row([*_cells(offering, offering == chosen), *same])
+        table.add_row([*_cells(offering, offering == ticked), *same])
     if len(shown) == len(offerings):
         return Group(table, Text(_SAME, style="dim")) if work else table
     more = f"and {len(offerings) - len(shown)} more; `spotrun offers --cloud {chosen.cloud}` shows them all"
     return Group(table, Text("\n".join([more, *([_SAME] if work else [])]), style="dim"))
+
+
+def _is_same(offering: Offering, chosen: Offering) -> bool:
+    """Compare all but the image and the subnets: a launch may use another one than the first of those offered."""
+    return (offering.pool, offering.price_usd_per_hour) == (chosen.pool, chosen.price_usd_per_hour)
 
 
 def _cells(offering: Offering, ticked: bool) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+from msgspec import UNSET
+from msgspec.structs import replace
 from rich.console import Console
 
 from spotrun.offering import CapacityType, Offering
@@ -26,6 +28,14 @@ def test_few_are_all_shown_and_the_chosen_one_is_ticked() -> None:
     title, _, _, *rows = printed(offerings, offerings[1])
     assert title == "Offerings considered (simulated prices)"
     assert [row.startswith("✓") for row in rows] == [False, True, False]
+
+
+def test_chosen_one_is_shown_once_if_its_launch_uses_another_subnet() -> None:
+    offerings = [replace(each, subnet="a", other_subnets=("b",)) for each in many(SPOT, 3)]
+    chosen = replace(offerings[0], subnet="b", other_subnets=UNSET)
+    _, _, _, *rows = printed(offerings, chosen)
+    assert [row.startswith("✓") for row in rows] == [True, False, False]
+    assert len({*rows}) == len(rows)
 
 
 def test_a_price_that_is_not_nothing_is_not_shown_as_nothing() -> None:
