@@ -60,7 +60,8 @@ def init(
         raise SpecInvalid(f"{job} exists already", hint="name another file with --out, or add --force")
     rented = _rented(cloud, store, instance_type)
     text = first_job(script, arguments or (), job, rented)
-    check_job(job, text)
+    flags = {"resources.cloud": cloud, "checkpoint.uri": store, "resources.instance_type": instance_type}
+    check_job(job, text, flags)
     write_text(job, text)
     write_text(job.with_name(SCHEMA_FILE), schema_text())
     _say_next(job, script, rented)

@@ -119,14 +119,17 @@ def load_spec(
     return _resolved(path, _document(path), overrides or {}, default_store, arguments)
 
 
-def check_job(path: Path, text: str) -> None:
+def check_job(path: Path, text: str, flags: Mapping[str, object]) -> None:
     """
-    Check `text` as if it were the job file at `path`.
+    Check `text` before it is written as the job file at `path`. `flags` are the values in it that the user gave by
+    flags, as the `overrides` of `load_spec`. A problem with one of them names the flag.
 
     Raises:
         SpecFileInvalid: lists every problem.
     """
-    _resolved(path, read_yaml(text), {}, DEFAULT_STORE, ())
+    draft = Draft(path, read_yaml(text))
+    if resolve(draft, flags, DEFAULT_STORE, ()) is None:
+        raise SpecFileInvalid(path, draft.placed(), "correct the command; it has written nothing")
 
 
 def _document(path: Path) -> Document:

@@ -100,6 +100,25 @@ def test_init_writes_a_job_that_stays_valid_whatever_is_uncommented(folder: Path
     assert spec.outputs.files == ("best.ckpt", "*.csv")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--cloud", "aws", "--store", "s3://Bad!/x"), "--store: Bad! cannot be the name of a bucket"),
+        (
+            ("--cloud", "aws", "--store", "s3://runs", "--instance-type", "t4g.large"),
+            "--instance-type: t4g.large has Arm",
+        ),
+        (("--", "a\x07"), "train.yaml:7: train.args[0]: contains the control character"),
+    ],
+)
+def test_init_that_refuses_names_what_was_typed(folder: Path, words: tuple[str, ...], told: str) -> None:
+    error = call("init", "train.py", *words).exception
+    assert isinstance(error, SpecFileInvalid)
+    assert error.message.startswith(told)
+    assert error.hint == "correct the command; it has written nothing"
+    assert not (folder / "train.yaml").exists()
+
+
 def test_init_writes_the_command_and_the_state_of_a_shell_script(folder: Path) -> None:
     (folder / "go.sh").write_text("python train.py\n")
     told = "go.sh: is a shell script, not a job; `spotrun init go.sh` writes a JOB.yaml that runs it"
