@@ -110,6 +110,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is not InstanceState.TERMINATED
 
     @property
+    def is_ending(self) -> bool:
+        """True if the instance has ended, or the cloud is ending it."""
+        return self.state in (InstanceState.STOPPING, InstanceState.TERMINATED)
+
+    @property
     def never_ran(self) -> bool:
         """True if the instance has ended and was never billed."""
         return not self.alive and self.billed_from is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from spotrun.cli.options import StoreOption, YesOption
-from spotrun.errors import CloudError, RunNotFound, SpecInvalid, StoreError, StoreUnavailable
+from spotrun.errors import CloudError, CloudUnavailable, RunNotFound, SpecInvalid, StoreError, StoreUnavailable
 from spotrun.instance import InstanceState
 from spotrun.units import count_of, shown
 
@@ -88,14 +88,14 @@ def reap(
     account = cloud_named(cloud).account(region or ())
     found, unseen = _listed(account.driver)
     if lost is not None:
-        _end_lost(found, account.driver, account.guards, runs(), lost, yes)
+        left = _end_lost(found, account.driver, account.guards, runs(), lost, yes)
     else:
-        _end_instances(found, account.driver, account.guards, runs, yes)
+        left = _end_instances(found, account.driver, account.guards, runs, yes)
         _name_others(found, runs, store or DEFAULT_STORE)
         _remove_leftovers(account.leftovers, runs, yes)
         _remove_identities(account.identities, runs, yes)
-    if unseen is not None:
-        raise unseen
+    if (failure := left or unseen) is not None:
+        raise failure
 
 
 # -- instances -------------------------------------------------------------------------------------------------------
@@ -113,17 +113,19 @@ def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
     return found, unseen
 
 
-def _end_instances(found: Iterable[Instance], driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -> None:
+def _end_instances(
+    found: Iterable[Instance], driver: CloudDriver, guards: Guards, runs: Runs, yes: bool
+) -> CloudError | None:
     unwanted = [each for each in found if _is_unneeded(each, runs()) and _is_certain(each, runs())]
     if not unwanted:
         print("there is no instance to end")
-        return
-    _end(unwanted, driver, guards, yes)
+        return None
+    return _end(unwanted, driver, guards, yes)
 
 
 def _end_lost(
     found: Iterable[Instance], driver: CloudDriver, guards: Guards, known: StoredRuns, run_uid: str, yes: bool
-) -> None:
+) -> CloudError | None:
     """
     End the instances of a run that is not in the store or cannot be read.
 
@@ -142,16 +144,29 @@ def _end_lost(
             f"the cloud lists no running instance of run {run_uid!r}",
             hint="`spotrun reap` shows all listed instances",
         )
-    _end(living, driver, guards, yes)
+    return _end(living, driver, guards, yes)
 
 
-def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bool) -> None:
+def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bool) -> CloudError | None:
+    """Ask the cloud to end the instances, and look whether they end. Return an error that names those that do not."""
     from spotrun.runs.asking import confirm
+    from spotrun.runs.termination import still_there
 
     for instance in instances:
         print(_named(instance))
     confirm(yes, f"End {count_of(len(instances), 'instance')}?", default=True, declined="nothing was ended")
-    print(f"ended {sum(_is_ended(driver, guards, instance) for instance in instances)}")
+    accepted = [each for each in instances if _is_accepted(driver, each)]
+    lasting = still_there(driver, {each.instance_id: each.offering.region for each in accepted})
+    ending = [each for each in accepted if each.instance_id not in lasting]
+    for instance in ending:
+        _disarm(guards, instance)
+    left = [each.instance_id for each in instances if each not in ending]
+    print(f"ended {len(ending)}")
+    if not left:
+        return None
+    asked, verb = count_of(len(instances), "instance"), "is" if len(left) == 1 else "are"
+    message = f"asked to end {asked}; {len(left)} {verb} still there: {', '.join(left)}"
+    return CloudUnavailable(message, hint="repeat the command")
 
 
 def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
@@ -189,20 +204,23 @@ def _named(instance: Instance) -> str:
     return shown(said, len(said))
 
 
-def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
-    """End an instance and remove its guard. If the instance cannot be ended, print the reason and return False."""
-    from spotrun.clouds.guards import guard_token
-
+def _is_accepted(driver: CloudDriver, instance: Instance) -> bool:
+    """Ask the cloud to end an instance. If it refuses, print the reason and return False."""
     try:
         driver.terminate(instance.instance_id)
     except CloudError as error:
         print(f"{instance.instance_id} could not be ended: {error.one_line}")
         return False
+    return True
+
+
+def _disarm(guards: Guards, instance: Instance) -> None:
+    from spotrun.clouds.guards import guard_token
+
     try:
         guards.disarm(guard_token(instance.token, instance.member), instance.offering.region)
     except CloudError as error:
         print(f"the guard of {instance.instance_id} stays until its time-to-live ends: {error.message}")
-    return True
 
 
 def _is_unneeded(instance: Instance, runs: StoredRuns) -> bool:

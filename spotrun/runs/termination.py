@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import monotonic as system_s
 from time import sleep
+from typing import TYPE_CHECKING
 
 from spotrun.errors import CloudUnavailable, LedgerFlooded, LoginNeeded, SpecInvalid, StoreError
 from spotrun.folder.keys import KeyMissing
@@ -13,9 +14,14 @@ from spotrun.runs.notifying import notifying
 from spotrun.runs.open_run import OpenRun
 from spotrun.runs.unreadable import end_listed
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spotrun.clouds.driver import CloudDriver
+
 DOWN_WITHIN_S = 60.0
 LOOK_AGAIN_S = 0.5
-"""Seconds of system time between two tries to end the instances."""
+"""Seconds of system time between two tries to end the instances, or between two looks whether they end."""
 
 
 def take_down(opened: OpenRun) -> None:
@@ -99,3 +105,20 @@ def end_instances(run: OpenRun) -> list[str]:
     for instance_id in living:
         driver.terminate(instance_id)
     return living
+
+
+def still_there(driver: CloudDriver, asked: Mapping[str, str]) -> set[str]:
+    """
+    Wait until the cloud lists none of the instances `asked` except as ending or ended. `asked` maps their ids to their
+    regions.
+
+    Returns:
+        The ids of the instances that it still lists otherwise after `DOWN_WITHIN_S`.
+    """
+    deadline = system_s() + DOWN_WITHIN_S
+    while True:
+        listed = driver.instances(must_see={*asked.values()})
+        left = {each.instance_id for each in listed if each.instance_id in asked and not each.is_ending}
+        if not left or system_s() >= deadline:
+            return left
+        sleep(LOOK_AGAIN_S)

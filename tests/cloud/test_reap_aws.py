@@ -226,7 +226,7 @@ def test_reap_without_the_right_to_list_roles_still_ends_instances(
 
 
 def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
-    account: GuardedAccount, cloud: AwsDriver, tmp_path: Path, reap: Reap
+    account: GuardedAccount, cloud: AwsDriver, tmp_path: Path, reaped: Reaped
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
@@ -236,12 +236,14 @@ def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
     tokens = [f"{run.created.uid}-{number}" for number in (7, 8)]
     orphans = [cloud.launch(replace(asked, run_uid=run.created.uid, token=token)) for token in tokens]
     account.refuse("TerminateInstances", "OperationNotPermitted", 400)
-    said = reap(f"{tmp_path}/runs")
+    done = reaped(f"{tmp_path}/runs", REGION)
     (left,) = [each for each in AwsDriver(CONFIG, ManualClock()).instances() if each.alive]
     assert left.instance_id in [each.instance_id for each in orphans]
-    assert f"{left.instance_id} could not be ended: " in said
-    assert "--no-disable-api-termination" in said
-    assert "ended 1\n" in said
+    assert f"{left.instance_id} could not be ended: " in done.out
+    assert "--no-disable-api-termination" in done.out
+    assert "ended 1\n" in done.out
+    assert done.code == CloudError.exit_code
+    assert f"asked to end 2 instances; 1 is still there: {left.instance_id}" in done.err
 
 
 def test_the_roles_that_a_doctor_has_left_behind_are_removed_but_not_from_one_at_work(
