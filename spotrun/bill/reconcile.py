@@ -392,24 +392,24 @@ class _InstanceLine:
 
     def _measured(self) -> Iterator[str]:
         """
-        Say whether the charged time or the price differs. If the bill does not state the charged time, say only that
-        the amount differs.
+        Say whether the charged time, the price or both differ. If the bill does not state the charged time, compute its
+        price from the ledger's time.
         """
-        hours = [charge.hours for charge in self._usage if charge.hours is not None]
-        if not hours or not sum(hours):
-            yield "a different amount for its hours"
-            return
-        theirs = _sum(hours)
+        charged = _sum(charge.amount_usd for charge in self._usage)
         ours = exact_seconds(max(timedelta(0), self._covered())) / _SECONDS_PER_HOUR
-        if abs(theirs - ours) * _SECONDS_PER_HOUR > exact_seconds(EDGES):
+        theirs = _sum(charge.hours for charge in self._usage if charge.hours is not None) or ours
+        known = [price.usd_per_hour for price in self._member.prices]
+        rest = self._tolerance()
+        longer = abs(theirs - ours) * _SECONDS_PER_HOUR > exact_seconds(EDGES)
+        if theirs and not (longer and theirs * min(known) - rest <= charged <= theirs * max(known) + rest):
+            rate = f"{round(charged / theirs, 6).normalize():f}"
+            yield f"the bill has ${rate}/h, the ledger has {' then '.join(f'${price}' for price in known)}/h"
+        if longer:
             yield f"the bill has {theirs * _SECONDS_PER_HOUR:.0f} s, the ledger has {ours * _SECONDS_PER_HOUR:.0f} s"
-        else:
-            rate = _sum(charge.amount_usd for charge in self._usage) / theirs
-            prices = " then ".join(f"${price.usd_per_hour}" for price in self._member.prices)
-            yield f"the bill has ${rate:.6f}/h, the ledger has {prices}/h"
 
     def _covered(self) -> timedelta:
         """Return how long the instance ran during the hours that the bill's file covers, according to the ledger."""
         assert self._statement.since is not None
         assert self._statement.until is not None
-        return min(self._until, self._statement.until) - max(self._began, self._statement.since)
+        ended_at = switched_off_at(self._member.prices) or self._until
+        return min(ended_at, self._statement.until) - max(self._began, self._statement.since)

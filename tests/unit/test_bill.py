@@ -265,7 +265,7 @@ def test_time_before_the_machine_ran_our_code_may_go_unbilled_and_no_more_than_t
     assert line.why == "the bill has 8411 s, the ledger has 8491 s"
 
 
-@pytest.mark.parametrize("fault", ["dearer", "longer", "missing", "unforgiven", "stranger", "fee"])
+@pytest.mark.parametrize("fault", ["dearer", "dearer-shorter", "longer", "missing", "unforgiven", "stranger", "fee"])
 def test_unexplained_charges_are_named(tmp_path: Path, fault: str) -> None:
     history = stormy()
     lines = billed(history)
@@ -273,6 +273,10 @@ def test_unexplained_charges_are_named(tmp_path: Path, fault: str) -> None:
         "dearer": (
             [replace(line, usd_per_hour=line.usd_per_hour * 2) for line in lines[:1]] + lines[1:],
             "the bill has $",
+        ),
+        "dearer-shorter": (
+            [replace(lines[0], usd_per_hour=lines[0].usd_per_hour * 3, seconds=lines[0].seconds - 97), *lines[1:]],
+            "/h, the ledger has $0.36 then $0.42/h; the bill has 8394 s, the ledger has 8491 s",
         ),
         "longer": (
             [replace(lines[0], seconds=lines[0].seconds + 900), *lines[1:]],
@@ -359,7 +363,7 @@ def test_the_spot_data_feed_knows_spot_only_and_its_own_rounding(tmp_path: Path,
     assert (third.theirs_usd, third.explained_usd) == (0, -third.ours_usd)
     path.write_text(spot_data_feed([replace(line, seconds=line.seconds * 2) for line in billed(history)]))
     changed = against(history, aws.read_spot_data_feed([path], line_filter(history.state)))
-    assert [line.why for line in changed.unexplained] == ["a different amount for its hours"]
+    assert [line.why for line in changed.unexplained] == ["the bill has $0.782221/h, the ledger has $0.36 then $0.42/h"]
 
 
 # -- Google Cloud ------------------------------------------------------------------------------------------------------

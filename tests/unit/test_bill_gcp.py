@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -126,6 +127,7 @@ def test_a_price_of_yesterday_is_a_difference(project: Project, tmp_path: Path) 
 
     assert len(found.unexplained) == 1
     assert L4 in found.unexplained[0].what
+    assert re.fullmatch(r"the bill has \$0\.\d+/h, the ledger has \$.*/h", found.unexplained[0].why)
 
 
 def test_undeleted_disk_is_found(project: Project, tmp_path: Path) -> None:
