@@ -43,6 +43,7 @@ def logs(
     The output of each instance begins with a line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==`. If the
     run's ledger is damaged, the command still shows the output, then reports the damage.
     """
+    from spotrun.runs.asking import say
     from spotrun.runs.open_run import open_run, or_newest_here
     from spotrun.runs.unreadable import nameless
 
@@ -64,8 +65,8 @@ def logs(
         if not follow or state.terminal is not None:
             break
         time.sleep(FOLLOW_EVERY_S)
-    if not output.told:
-        _print_consoles(opened, only)
+    if not output.told and not _print_consoles(opened, only):
+        say("no instance wrote any output")
 
 
 def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName | None:
@@ -154,13 +155,14 @@ def _title(state: RunState | None, name: MemberName) -> str:
     return f"{attempt}: {plain(offering_text(launch.intent.offering))}"
 
 
-def _print_consoles(run: OpenRun, only: MemberName | None) -> None:
+def _print_consoles(run: OpenRun, only: MemberName | None) -> bool:
     """
     Print the console output of the run's instances, or of only one member. The console is the only log of an instance
-    whose agent never started.
+    whose agent never started. Return False if there is none.
     """
     from spotrun.report.describe import printable
 
+    printed = False
     for instance in run.driver.instances(run.created.uid, must_see=()):
         if only is not None and (instance.launch, instance.member) != (only.launch, only.member):
             continue
@@ -169,12 +171,15 @@ def _print_consoles(run: OpenRun, only: MemberName | None) -> None:
         except CloudError as error:
             console = error.message
         if console is not None:
+            printed = True
             print(f"console of {instance.instance_id}:")
             print(printable(console))
     if run.cloud.failed_starts and only is None:
         for key in _keys(run.store, run.cloud.failed_starts):
+            printed = True
             print(f"launch {key.removeprefix(run.cloud.failed_starts).removesuffix('.log')}, before its agent ran:")
             print(_text(run.store, key))
+    return printed
 
 
 def _keys(store: Store, prefix: str) -> list[str]:

@@ -392,6 +392,10 @@ def test_an_entry_that_cannot_be_read_at_all_hides_no_other_run(
     assert spotrun("events", "demo").code == StoreError.exit_code
 
 
+def test_logs_says_that_no_instance_wrote_any_output(stored: SmallRun, spotrun: Spotrun) -> None:
+    assert spotrun("logs", "demo-0123456789") == (0, "", "no instance wrote any output\n")
+
+
 @pytest.mark.parametrize("number", [0, 4])
 def test_readable_part_of_a_damaged_run_is_shown_before_the_error(
     number: int, stored: SmallRun, tmp_path: Path, spotrun: Spotrun
