@@ -8,11 +8,13 @@ cannot read the value, it raises `Unreadable`, which says what to write instead.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 LONGEST = timedelta(days=3650)
 DURATION_FORMS = "write it like 90s, 10m, 4h or 1h30m"
@@ -90,6 +92,19 @@ def some_of(names: Sequence[str], between: str = ", ") -> str:
     """List the first NAMED_MAX names, and say how many more there are."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return between.join(names[:NAMED_MAX]) + more
+
+
+def parse_json(text: str, parse_float: Callable[[str], Any] | None = None) -> Any:
+    """
+    Parse the JSON text of a user's file.
+
+    Raises:
+        ValueError: the text is not JSON, or is nested too deeply to be read.
+    """
+    try:
+        return json.loads(text, parse_float=parse_float)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def parse_duration(value: object) -> timedelta:

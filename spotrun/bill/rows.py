@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any, TextIO, cast
 
 from spotrun.errors import SpecInvalid, SpotrunError, needs_extra
 from spotrun.offering import AMOUNT_MAX
-from spotrun.units import count_of, shown
+from spotrun.units import count_of, parse_json, shown
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _GZIP = b"\x1f\x8b"
@@ -106,7 +105,7 @@ class BillRow:
         if not isinstance(value, str):
             return value
         try:
-            return json.loads(value, parse_float=Decimal) if value.strip() else None
+            return parse_json(value, Decimal) if value.strip() else None
         except ValueError:
             raise self.refuse(
                 f"{column} is {shown(value)!r}, which is not JSON", f"export it as TO_JSON_STRING({column})"
@@ -255,7 +254,7 @@ def _json_rows(path: Path) -> Iterator[BillRow]:
 def _objects(path: Path, texts: Iterable[tuple[int, str]]) -> Iterator[BillRow]:
     for line, text in texts:
         try:
-            found = json.loads(text, parse_float=Decimal)
+            found = parse_json(text, Decimal)
         except ValueError as error:
             raise SpecInvalid(f"{path}:{line}: not JSON: {error}", hint=EXPORT_ANEW) from error
         whole = isinstance(found, list)
@@ -265,12 +264,15 @@ def _objects(path: Path, texts: Iterable[tuple[int, str]]) -> Iterator[BillRow]:
             yield BillRow(path, index if whole else line, dict(_flat(one)))
 
 
-def _flat(found: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in found.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield column_name(prefix + name), value
+def _flat(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    waiting = [("", found)]
+    while waiting:
+        prefix, fields = waiting.pop()
+        for name, value in fields.items():
+            if isinstance(value, dict):
+                waiting.append((f"{prefix}{name}.", value))
+            else:
+                yield column_name(prefix + name), value
 
 
 def _parquet_rows(path: Path) -> Iterator[BillRow]:

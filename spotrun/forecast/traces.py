@@ -13,7 +13,6 @@ Reads recorded spot markets. Each format encodes the availability of spot in its
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable
 from datetime import datetime
 from itertools import accumulate
@@ -24,7 +23,7 @@ import msgspec
 import numpy as np
 
 from spotrun.errors import SpotrunError
-from spotrun.units import count_of
+from spotrun.units import count_of, parse_json
 
 Row = TypeVar("Row")
 AVAILABLE = {"skypilot": 1, "adrs": 0}
@@ -79,7 +78,7 @@ def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: flo
     Raises:
         ValueError: a value is not a number of instances, or is above 1 in a format that has only 0 and 1.
     """
-    held = json.loads(path.read_text())
+    held = parse_json(path.read_text())
     seen, gap_s = np.asarray(held["data"]), float(held["metadata"]["gap_seconds"])
     if seen.ndim != 1 or not seen.size or seen.dtype.kind not in "biuf" or not ((seen >= 0) & (seen % 1 == 0)).all():
         raise ValueError("data is not a list of whole numbers from 0 up")

@@ -448,6 +448,11 @@ def test_damaged_file_is_reported_by_name_line_and_fault(tmp_path: Path) -> None
     good = billing_export(billed(stormy()))
     export.write_text(json.dumps(good[0]) + "\n{oops\n")
     assert damaged(export).startswith("gcp.json:2: not JSON")
+    for opening in ("[", '{"a":'):
+        export.write_text(opening * 100_000)
+        assert damaged(export) == "gcp.json:1: not JSON: it is nested too deeply"
+    write_json_lines(export, [{**good[0], "credits": "[" * 100_000}])
+    assert "which is not JSON" in damaged(export)
     write_json_lines(export, [good[0], {**good[1], "credits": [{"name": "x"}]}])
     assert damaged(export) == "gcp.json:2: has a credit without an amount"
 

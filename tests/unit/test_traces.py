@@ -84,8 +84,9 @@ def test_counts_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
 
 
 def test_file_that_is_no_record_is_reported_by_name(tmp_path: Path) -> None:
-    for name in ("a.json", "b.csv", "c.txt"):
-        (tmp_path / name).write_text("{}" if name == "a.json" else "hello")
+    texts = {"a.json": "{}", "nest.json": "[" * 100_000, "b.csv": "hello", "c.txt": "hello"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
         with pytest.raises(SpotrunError, match="is not a record of a market"):
             read_any(tmp_path / name, "skypilot", 1, 1.0)
 
