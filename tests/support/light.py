@@ -124,7 +124,7 @@ def _calls() -> Iterator[list[str]]:
                 yield [*words, name], command
 
     for words, command in verbs(typer.main.get_command(app), []):
-        given = [*words, *_arguments(command)]
+        given = [*words, *(["x"] if words == ["view"] else _arguments(command))]  # with a run, it would serve for ever
         yield given
         if any("--store" in param.opts for param in command.params):
             yield from ([*given, "--store", store] for store in STORES)
