@@ -463,13 +463,19 @@ def test_an_endless_wait_is_null_for_machines() -> None:
     assert facts["forecasts"][0]["finish_p50_s"] is None
 
 
-@pytest.mark.exhaustive
-def test_measurements_of_earlier_runs_replace_assumptions() -> None:
+def completed() -> History:
+    """A run of one epoch and 100 steps that has completed."""
     history = History()
     history.running()
     history.step = 100
     history.after(900).epoch(0)
     history.completed(history.after(5).commit(final=True))
+    return history
+
+
+@pytest.mark.exhaustive
+def test_measurements_of_earlier_runs_replace_assumptions() -> None:
+    history = completed()
     known = measured([History().state, history.state])
     assert known.work == summarise(history.state, history.now).total.productive
     assert (known.epochs, known.changeovers_s) == (1, (100.0,))
@@ -484,11 +490,7 @@ def test_measurements_of_earlier_runs_replace_assumptions() -> None:
 
 
 def test_plan_names_its_markets_and_the_run_that_measured_the_work() -> None:
-    history = History()
-    history.running()
-    history.step = 100
-    history.after(900).epoch(0)
-    history.completed(history.after(5).commit(final=True))
+    history = completed()
     known = measured([history.state])
     assert known.work is not None
     told = plan(spec(), OFFERINGS, known.work, None, 2, measured=known)
