@@ -80,13 +80,19 @@ class LateVariables:
         setattr(module, name, waits)
 
 
+def _reads_its_own(frame: Any) -> bool:
+    """Return True if the function that goes through all variables in `frame` was called by READS_ITS_OWN."""
+    caller = None if frame is None else frame.f_back  # a script outside of its functions has no caller
+    return caller is not None and caller.f_globals.get("__name__") == READS_ITS_OWN
+
+
 def _waiting(kind: Any, names: frozenset[str], wait: Callable[[], None]) -> Any:
     class Waiting(kind):  # type: ignore[misc]
         """`os.environ` while some of its variables are not there yet. Their names can be read, their values not."""
 
         def __getitem__(self, name: str) -> Any:
             if name in names:
-                if sys._getframe(2).f_globals.get("__name__") == READS_ITS_OWN:
+                if _reads_its_own(sys._getframe().f_back):
                     return ""
                 wait()
             return kind.__getitem__(self, name)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -63,6 +65,14 @@ def test_tqdm_reads_its_own_variables_at_once(held: Held):
     exec(read, found)
     assert found["found"] == {"HOME": os.environ["HOME"]}
     assert not held.waits
+
+
+def test_a_variable_can_be_read_by_the_first_frame_of_a_stack(held: Held):
+    """Such as the script itself, outside of its functions."""
+    held.come()
+    results: Queue[str] = Queue()
+    start_new_thread(lambda: results.put(os.environ["NODE_RANK"]), ())
+    assert results.get(timeout=10) == "1"
 
 
 USES: dict[str, Callable[[], object]] = {
