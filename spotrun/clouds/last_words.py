@@ -1,4 +1,7 @@
-"""Reads the last output of an instance that ended before its agent took over, from its startup log or its console."""
+"""
+Reads the last output of an instance that ended before its agent took over: from its startup log, from what its agent
+wrote into the run's logs, or from its console.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from spotrun.clouds.cloud import Cloud
 from spotrun.errors import CloudError, ObjectMissing
 from spotrun.instance import Instance
 from spotrun.run.bounds import LOG_CHUNK_BYTES
-from spotrun.run.reasons import reason_in
+from spotrun.run.gang import MemberName
+from spotrun.run.reasons import reason_in, shortened
 from spotrun.store.port import Store
 
 _OWN_LINE = re.compile(r"\bspotrun: .*")
@@ -16,6 +20,8 @@ _OWN_LINE = re.compile(r"\bspotrun: .*")
 Lines that spotrun wrote to a console. Only these lines are entered in the ledger, because other programs' lines may
 contain anything, even a secret.
 """
+_POWER_OFF = re.compile(r"^\[spotrun\] (power off: .*)", re.MULTILINE)
+"""The line with which an agent gives the reason why its instance powers off."""
 
 
 class LastWords:
@@ -23,19 +29,17 @@ class LastWords:
         self._cloud = cloud
         self._store = store
 
-    def of(self, launch: int, instance: Instance | None) -> str:
+    def of(self, name: MemberName, instance: Instance | None) -> str:
         """
-        Return the last output of a launch, as text for the ledger; "" if there is no output, or if this cloud has no
-        startup logs. `instance` is the launch's instance; None if the cloud no longer lists it.
+        Return the last output of a member, as text for the ledger; "" if there is no output. `instance` is the member's
+        instance; None if the cloud no longer lists it.
 
         Raises:
             StoreUnavailable: the log cannot be read yet.
         """
-        if not self._cloud.failed_starts:
-            return ""
-        if words := reason_in(self._log(launch)):
+        if words := self._startup(name.launch) or self._power_off(name):
             return f"its log says: {words}"
-        if instance is None:
+        if instance is None or not self._cloud.failed_starts:
             return ""
         try:
             console = self._cloud.console(instance)
@@ -46,9 +50,19 @@ class LastWords:
         own = "\n".join(_OWN_LINE.findall(console))
         return f"its console says: {reason_in(own)}" if own else "spotrun wrote no line to its console"
 
-    def _log(self, launch: int) -> str:
+    def _startup(self, launch: int) -> str:
+        if not self._cloud.failed_starts:
+            return ""
         try:
             data = self._store.get(f"{self._cloud.failed_starts}{launch}.log", 0, LOG_CHUNK_BYTES)
         except ObjectMissing:
             return ""
-        return data.decode(errors="replace")
+        return reason_in(data.decode(errors="replace"))
+
+    def _power_off(self, name: MemberName) -> str:
+        chunks = self._store.list(f"logs/{name.place}/")
+        if not chunks:
+            return ""
+        newest = max(chunk.key for chunk in chunks)
+        told = _POWER_OFF.findall(self._store.get(newest, 0, LOG_CHUNK_BYTES).decode(errors="replace"))
+        return shortened(told[-1]) if told else ""

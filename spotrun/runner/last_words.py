@@ -10,6 +10,7 @@ from spotrun.clouds.last_words import LastWords
 from spotrun.instance import EndedBy, Instance
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
+from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 
 
@@ -27,14 +28,15 @@ def with_last_words(
     `listed` are the instances that the cloud lists.
     """
     launch = state.launches[event.launch]
-    if last_words is None or launch.came_up or launch.closed is not None or launch.recorded is None:
+    name = ev.name_of(event) if isinstance(event, ev.InstanceGone) else MemberName(event.launch, 0)
+    recorded = state.member(name).recorded
+    if last_words is None or launch.came_up or launch.closed is not None or recorded is None:
         return event
-    recorded = launch.recorded
     instance = next((each for each in listed if each.instance_id == recorded.instance_id), None)
     if isinstance(event, ev.LaunchClosed):
         gave_up = event.cause is Cause.EXTERNAL and not event.refused
-        said = last_words.of(event.launch, instance) if gave_up else ""
+        said = last_words.of(name, instance) if gave_up else ""
         return replace(event, detail=f"{event.detail}; {said}") if said else event
     ran = event.billed_from is not None and event.ended_by not in (EndedBy.CLOUD, EndedBy.QUOTA)
-    said = last_words.of(event.launch, instance) if ran else ""
+    said = last_words.of(name, instance) if ran else ""
     return replace(event, evidence=f"{event.evidence}; {said}") if said else event

@@ -142,6 +142,18 @@ def test_p33_three_stillborn_instances_fail_a_run_with_their_places_and_what_the
     )
 
 
+def test_p33_an_agent_that_gives_up_before_its_attempt_gives_its_reason_in_the_ledger(run: PlainAwsRun) -> None:
+    number, living = rents(run)
+    run.store.put(f"logs/{number}/000000.log", b"[spotrun] power off: an older reason\n")
+    last = b"Collecting torch\n[spotrun] power off: the installation of PyTorch ended with exit code 1\n"
+    run.store.put(f"logs/{number}/000001.log", last)
+    run.aws.power_off(living)
+    run.goes_on(2, 2)
+    gone = run.state.launches[number].gone
+    assert gone is not None
+    assert gone.evidence.endswith("; its log says: power off: the installation of PyTorch ended with exit code 1")
+
+
 def test_p33_without_a_log_the_console_is_read_and_of_it_what_spotrun_has_said(run: PlainAwsRun) -> None:
     run.aws.consoles = {f"i-{number:017x}": CONSOLE for number in range(3)}
     evidence = ended(run)
