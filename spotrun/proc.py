@@ -19,6 +19,8 @@ import msgspec
 
 EXEC_WITHIN_S = 5.0
 """Maximum seconds of system time for which the search waits for a process that is in execve, on a busy machine."""
+ENVIRONMENT_MAX_BYTES = 6 << 20
+"""Maximum bytes of a process's arguments and variables (execve(2), limits on size of arguments and environment)."""
 _PAUSE_S = 0.001
 _KERNEL_THREAD = 0x00200000
 """The flag PF_KTHREAD in the kernel's include/linux/sched.h."""
@@ -46,9 +48,17 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def _environment(pid: int) -> bytes | None:
-    """Return the environment of a process; None if the process is gone, or belongs to another user."""
+    """
+    Return the environment of a process; None if the process is gone, or belongs to another user.
+
+    It is read by one system call. Between two, the process may execute another program, and the rest would be missing.
+    """
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        descriptor = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, ENVIRONMENT_MAX_BYTES)
+        finally:
+            os.close(descriptor)
     except OSError:
         return None
 
@@ -110,7 +120,8 @@ def stat(pid: int) -> Stat | None:
         flags=flags,
         cpu_s=cpu_s,
         threads=int(fields[17]),
-        has_no_environment=fields[47] == fields[48] != b"0",  # the addresses where it begins and ends
+        # The addresses where it begins and ends. Linux enters the true end, and then where the program's code ends.
+        has_no_environment=fields[47] == fields[48] != b"0" != fields[24],
     )
 
 
