@@ -15,11 +15,11 @@ from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalDriver
 from spotrun.clouds.local.market import Loss, Market
 from spotrun.clouds.local.records import CloudPaths
-from spotrun.clouds.local.script import Script
+from spotrun.clouds.local.script import NodeStatus, Observer, Script, UploadStatus, has_come_true
 from spotrun.errors import InsufficientCapacity
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.offering import CapacityType, Offering, Pool
-from spotrun.spec.market_script import Action
+from spotrun.spec.market_script import Action, UploadAt
 from tests.support.eventually import eventually
 from tests.support.local_clouds import RUN, SLEEP, Bench, until
 from tests.support.local_markets import SPOT, step
@@ -112,12 +112,11 @@ import json, os, time
 def tell(**status):
     with open("new", "w") as file: json.dump({"phase": "train", "epoch": 0, "batch": 1, "batches": 10, **status}, file)
     os.replace("new", "status.json")
-tell(upload=None)
-time.sleep(0.2)
-for percent in range(0, 101):
-    tell(upload={"sent_bytes": percent, "size_bytes": 100}); time.sleep(0.001)
-tell(upload=None, batch=9)
-time.sleep(1000)
+while True:
+    for percent in range(0, 101):
+        tell(upload={"sent_bytes": percent, "size_bytes": 100}); time.sleep(0.001)
+    tell(upload=None, batch=9)
+    time.sleep(0.2)
 """
 
 
@@ -129,15 +128,21 @@ def trains(cloud: LocalDriver, instance: Instance, **status: Any) -> None:
 
 
 def test_an_instance_is_taken_in_the_middle_of_its_upload(bench: Bench) -> None:
-    """The upload lasts about 150 ms; the script must catch its second half."""
+    """An upload lasts about 150 ms. On a busy machine, the script may miss some: the first it sees is the one."""
     init = [sys.executable, "-c", UPLOADER]
     cloud = bench.cloud(init=init, script=(step("upload at 50%", Action.INTERRUPT, None),))
     instance = cloud.launch(bench.request(cloud))
-    ended = until(cloud, instance, InstanceState.TERMINATED)
-    assert ended.ended_by is EndedBy.CLOUD
-    last = json.loads((cloud.folder(instance.instance_id) / "status.json").read_text())
-    assert last["upload"] is not None
-    assert 50 <= last["upload"]["sent_bytes"] <= 100
+    assert until(cloud, instance, InstanceState.TERMINATED, within_s=60).ended_by is EndedBy.CLOUD
+
+
+def test_only_an_upload_that_has_come_so_far_is_met() -> None:
+    def met(upload: UploadStatus | None) -> bool:
+        status = NodeStatus(phase="train", epoch=0, batch=9, batches=10, upload=upload)
+        return has_come_true(UploadAt(0.5), Observer("i", CapacityType.SPOT, under_notice=False, status=status))
+
+    assert [met(UploadStatus(sent_bytes=sent, size_bytes=100)) for sent in (0, 49, 50, 100)] == [0, 0, 1, 1]
+    assert not met(None)
+    assert not met(UploadStatus(sent_bytes=0, size_bytes=0))
 
 
 def test_an_interruption_takes_the_training_instance_and_not_its_standby(bench: Bench) -> None:
