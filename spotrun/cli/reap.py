@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,26 +26,36 @@ if TYPE_CHECKING:
     """Returns the runs of the store. The store is read at the first call; later calls return the same runs."""
 
 
-class StoredRuns(NamedTuple):
+class StoredRuns:
     """
-    The runs of a store. `runs` maps the uid of each readable run to the run. If a folder cannot be read, the uid of its
-    run is not certain. So `unreadable` contains all words by which a user may name such a run, one of which should be
-    its uid. If an instance's tag names one of these words as its run's uid, its run counts as a run of this store.
+    The runs of a store, or, if `store` is None, those of the default store and all that are known on this machine.
+
+    If a folder of the store cannot be read, the uid of its run is not certain. So `unreadable` contains all words by
+    which a user may name such a run, one of which should be its uid. If an instance's tag names one of these words as
+    its run's uid, its run counts as a run of this store.
     """
 
-    runs: dict[str, OpenRun]
-    unreadable: frozenset[str]
-
-    @classmethod
-    def of(cls, store: str) -> StoredRuns:
+    def __init__(self, store: str | None) -> None:
+        from spotrun.address import DEFAULT_STORE
         from spotrun.runs.open_run import look_in
 
-        runs, unreadable = look_in(store)
-        words = frozenset(word for each in unreadable for word in (*each.words, each.name.rpartition("-")[2]))
-        return cls({run.created.uid: run for run in runs}, words)
+        runs, unreadable = look_in(store or DEFAULT_STORE)
+        self.place = store or f"{DEFAULT_STORE}, nor known on this machine"
+        self.unreadable = frozenset(word for each in unreadable for word in (*each.words, each.name.rpartition("-")[2]))
+        self._elsewhere = store is None
+        self._runs: dict[str, OpenRun | None] = {run.created.uid: run for run in runs}
+
+    def get(self, uid: str) -> OpenRun | None:
+        """Return the run with this uid; None if there is none, or if it cannot be read."""
+        from spotrun.runs.open_run import known_elsewhere
+
+        if uid not in self._runs:
+            found = known_elsewhere(uid) if self._elsewhere and uid not in self.unreadable else ()
+            self._runs[uid] = next((run for run in found if run.created.uid == uid), None)
+        return self._runs[uid]
 
     def has(self, uid: str) -> bool:
-        return uid in self.runs or uid in self.unreadable
+        return self.get(uid) is not None or uid in self.unreadable
 
 
 def reap(
@@ -73,17 +83,17 @@ def reap(
     """
     Find and end instances that no run needs any more.
 
-    If an instance's run is not in the store, the instance is only listed, because the run may be in another store. If
-    the run is in the store, but was not launched on this machine, the instance ends only if the run's ledger names it.
-    If the run's folder is lost or damaged, end its instances with --run.
+    Without --store, the runs in ~/.spotrun/runs count, and all that are known on this machine. If an instance's run is
+    none of them, the instance is only listed, because the run may be in another store. If the run is in the store, but
+    was not launched on this machine, the instance ends only if the run's ledger names it. If the run's folder is lost
+    or damaged, end its instances with --run. Instances of a run that has no runner are listed too.
 
     Also removes leftovers of ended runs (roles on AWS, service accounts and disks on Google Cloud) and of interrupted
     `spotrun doctor` calls. If a region does not answer, the other regions are still searched.
     """
-    from spotrun.address import DEFAULT_STORE
     from spotrun.clouds.registry import cloud_named
 
-    runs = cache(lambda: StoredRuns.of(store or DEFAULT_STORE))
+    runs = cache(lambda: StoredRuns(store))
     cloud_named(cloud).require_regions(region or ())
     account = cloud_named(cloud).account(region or ())
     found, unseen = _listed(account.driver)
@@ -91,7 +101,7 @@ def reap(
         left = _end_lost(found, account.driver, account.guards, runs(), lost, yes)
     else:
         left = _end_instances(found, account.driver, account.guards, runs, yes)
-        _name_others(found, runs, store or DEFAULT_STORE)
+        _name_others(found, runs)
         _remove_leftovers(account.leftovers, runs, yes)
         _remove_identities(account.identities, runs, yes)
     if (failure := left or unseen) is not None:
@@ -133,7 +143,7 @@ def _end_lost(
         SpecInvalid: the run is in the store and can be read, so `spotrun down` can end it.
         RunNotFound: the cloud lists no instance of the run, or only ended ones.
     """
-    if run_uid in known.runs:
+    if known.get(run_uid) is not None:
         raise SpecInvalid(
             f"--run is only for lost runs, but the run {run_uid} is in the store",
             hint=f"end it with `spotrun down {run_uid}`",
@@ -169,27 +179,43 @@ def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bo
     return CloudUnavailable(message, hint="repeat the command")
 
 
-def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
+def _name_others(found: Iterable[Instance], runs: Runs) -> None:
     """
-    Print three lists of instances that have not ended: those of damaged runs in this store, those whose run in this
-    store is perhaps another one, and those of runs that are not in it. The folder of such a run may be in another
-    store, or deleted.
+    Print four lists of instances that have not ended: those of runs without a runner, those of damaged runs in this
+    store, those whose run in this store is perhaps another one, and those of runs that are not in it. The folder of
+    such a run may be in another store, or deleted.
     """
     others = [each for each in found if each.alive]
-    unread = [each for each in others if each.run_uid not in runs().runs and runs().has(each.run_uid)]
+    _name_unattended({each.run_uid for each in others if not _is_unneeded(each, runs())}, runs())
+    unread = [each for each in others if runs().get(each.run_uid) is None and runs().has(each.run_uid)]
     if unread:
-        print(f"instances of runs in {store} that cannot be read, and perhaps have not ended:")
+        print("instances of runs that cannot be read, and perhaps have not ended:")
         _name(unread, "`spotrun status` shows what is wrong; `spotrun reap --run UID` ends a run's instances")
     doubtful = [each for each in others if _is_unneeded(each, runs()) and not _is_certain(each, runs())]
     if doubtful:
         print("instances that no ledger names, perhaps of runs in another store:")
-        _name(doubtful, f"if a run of this uid in {store} is yours, `spotrun down UID` ends its instances")
+        _name(doubtful, "if a run of this uid is yours, `spotrun down UID` ends its instances")
     strangers = [each for each in others if not runs().has(each.run_uid)]
     if strangers:
-        print(f"instances of runs that are not in {store}:")
+        print(f"instances of runs that are not in {runs().place}:")
         _name(
             strangers, "use --store to name their store; if it is lost, `spotrun reap --run UID` ends a run's instances"
         )
+
+
+def _name_unattended(uids: Iterable[str], runs: StoredRuns) -> None:
+    """Print a line for each run that still needs its instances, and has no runner that would end them."""
+    from spotrun.report.unattended import left_alone
+    from spotrun.runs.open_run import attended
+
+    for uid in sorted(uids):
+        run = runs.get(uid)
+        if run is None or attended(run):
+            continue
+        try:
+            print(left_alone(run.typed, run.ledger.refresh()))
+        except StoreError as error:
+            print(f"{run.typed} has no runner, and may have instances: {error.one_line}")
 
 
 def _name(instances: Iterable[Instance], advice: str) -> None:
@@ -224,7 +250,7 @@ def _disarm(guards: Guards, instance: Instance) -> None:
 
 
 def _is_unneeded(instance: Instance, runs: StoredRuns) -> bool:
-    return instance.alive and not _wanted(instance, runs.runs.get(instance.run_uid))
+    return instance.alive and not _wanted(instance, runs.get(instance.run_uid))
 
 
 def _is_certain(instance: Instance, runs: StoredRuns) -> bool:
@@ -235,7 +261,8 @@ def _is_certain(instance: Instance, runs: StoredRuns) -> bool:
     """
     from spotrun.runs.known import is_known
 
-    run = runs.runs[instance.run_uid]
+    run = runs.get(instance.run_uid)
+    assert run is not None
     if run.known.is_of_another() or run.known.original is not None:
         return False
     named = (member.recorded for member in run.ledger.state.members())
@@ -275,9 +302,9 @@ def _remove_leftovers(leftovers: Leftovers, runs: Runs, yes: bool) -> None:
     from spotrun.runs.asking import confirm
 
     found = leftovers.found()
-    unused = [each for each in found if _is_of_the_past(runs().runs.get(each.run_uid), each)]
+    unused = [each for each in found if _is_of_the_past(runs().get(each.run_uid), each)]
     for each in found:
-        known = runs().runs.get(each.run_uid)
+        known = runs().get(each.run_uid)
         whose = f"of {known.id}" if known else f"of run {each.run_uid}, which is not in the store: delete it by hand"
         print(f"{each.what}, {whose}" + (", which has ended" if each in unused else ""))
     if not unused:
@@ -308,7 +335,7 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
     for uid in _identified(identities):
         if is_left_trial(uid, now):
             unused[uid] = f"the {identities.noun} of the trial {uid}"
-        elif (run := runs().runs.get(uid)) is not None and _is_over(run, f"the {identities.noun}"):
+        elif (run := runs().get(uid)) is not None and _is_over(run, f"the {identities.noun}"):
             unused[uid] = f"the {identities.noun} of {run.id}"
     for what in unused.values():
         print(f"{what}, which has ended")

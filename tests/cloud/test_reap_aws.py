@@ -36,6 +36,7 @@ from tests.support.aws_launches import CONFIG, request
 from tests.support.called_spotrun import Said, Spotrun
 from tests.support.ec2_server import ACCOUNT, REGION, RUN
 from tests.support.guarded_account import GuardedAccount
+from tests.support.histories import intended
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer
 
@@ -46,9 +47,9 @@ Reaped = Callable[..., Said]
 Reap = Callable[[str], str]
 
 
-def words(store: str, *regions: str) -> list[str]:
+def words(store: str | None, *regions: str) -> list[str]:
     named = [word for region in regions for word in ("--region", region)]
-    return ["reap", "-y", "--cloud", "aws", "--store", store, *named]
+    return ["reap", "-y", "--cloud", "aws", *(() if store is None else ("--store", store)), *named]
 
 
 @pytest.fixture
@@ -111,6 +112,27 @@ def test_run_of_another_writer_with_the_uid_of_a_run_elsewhere_ends_no_instance(
     ended, _, doubtful = reap(f"{tmp_path}/runs").partition("instances that no ledger names")
     assert elsewhere.instance_id not in ended
     assert elsewhere.instance_id in doubtful
+    assert [each.alive for each in cloud.instances()] == [True]
+
+
+def test_an_instance_whose_runner_was_killed_is_named_without_naming_the_runs_store(
+    account: GuardedAccount, cloud: AwsDriver, tmp_path: Path, reaped: Reaped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SPOTRUN_STORE", raising=False)
+    job = tmp_path / "job.yaml"
+    job.write_text(f"name: mine\nrun: 'true'\ncheckpoint: {{uri: {tmp_path}/elsewhere}}\n")
+    run = create_known(prepare_run(load_spec(job), "a test"))
+    entry = run.ledger.append(lambda state: intended(now=state.created.clock_epoch))
+    assert entry is not None
+    account.identify(run.created.uid)
+    token = f"{run.created.uid}-{entry.number}"
+    wanted = cloud.launch(replace(request(cloud), run_uid=run.created.uid, launch=entry.number, token=token))
+    done = reaped(None, REGION)
+    assert "there is no instance to end" in done.out
+    assert f"{run.typed} has not ended, and no runner takes care of it. Still running, as far as is known: " in done.out
+    assert f"`spotrun resume {run.typed}` continues it, `spotrun down {run.typed}` ends it now" in done.out
+    assert wanted.instance_id not in done.out
     assert [each.alive for each in cloud.instances()] == [True]
 
 
