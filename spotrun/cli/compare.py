@@ -35,12 +35,12 @@ def compare(
     from spotrun.report import compare as comparison
     from spotrun.report.folding import say
     from spotrun.report.html.comparison import comparison_page
-    from spotrun.runs.open_run import last_runs, open_run
+    from spotrun.runs.open_run import open_run, runs_named
 
     only_one(json=as_json, csv=csv, md=md)
     if last and len(runs) != 1:
         raise SpecInvalid(f"--last takes one name, but {len(runs)} were given", hint=f"--last {last} {runs[0]}")
-    opened = last_runs(runs[0], last, store) if last else [open_run(run, store) for run in runs]
+    opened = runs_named(runs[0], store)[-last:] if last else [open_run(run, store) for run in runs]
     summaries = [summarise(run.ledger.refresh(), run.clock.now()) for run in opened]
     if html is not None:
         write_text(html, comparison_page(summaries, with_trend=last is not None))

@@ -26,7 +26,8 @@ def rm(
     runs' clouds. A run that has not ended, or may still have an instance, is not deleted.
     """
     from spotrun.runs.open_run import open_run
-    from spotrun.runs.removing import removable, remove_all
+    from spotrun.runs.removing import name_others, removable, remove_all
 
     opened = {run.id: run for run in (open_run(name, store) for name in runs)}
+    name_others(runs, store, opened)
     remove_all([removable(run) for run in opened.values()], yes=yes, dry_run=dry_run)

@@ -267,14 +267,14 @@ def or_newest_here(reference: str | None, store: str | None) -> str:
     )
 
 
-def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
+def runs_named(reference: str, store: str | None) -> list[OpenRun]:
     """
-    Return the newest runs that `reference` names, at most `count` of them, oldest first.
+    Return all runs that `reference` names, oldest first.
 
     Raises:
         RunNotFound: no run matches, or `reference` matches several names.
     """
-    return _runs_meant_by(reference, store)[-count:]
+    return _runs_meant_by(reference, store)
 
 
 def newest_of(name: str, store: str, role: str) -> tuple[OpenRun, bool] | None:

@@ -223,6 +223,15 @@ def test_ended_run_is_deleted_whole_after_a_confirmation(runs: Path, spotrun: Sp
     assert spotrun("status", "--json").json == []
 
 
+def test_rm_of_a_name_says_which_runs_of_this_name_stay(runs: Path, spotrun: Spotrun) -> None:
+    folders = [ended(runs, "old", digit * 10) for digit in "123"]
+    said = " ".join(spotrun("rm", "old", "-y").out.split())
+    left = [folder.name for folder in folders if folder.exists()]
+    assert f"only the newest old is removed; name each other by its id: {', '.join(left)}" in said
+    assert len(left) == 2
+    assert "by its id" not in spotrun("rm", *left, "-y").out
+
+
 def test_rm_names_objects_that_it_cannot_delete(runs: Path, spotrun: Spotrun) -> None:
     """Nobody reads or deletes an object whose name is no key, and who put it there is not known."""
     folder = ended(runs, "old", "1" * 10)
