@@ -16,6 +16,7 @@ from spotrun.folder.ledger import forged
 from spotrun.folder.machine_use import machine_use
 from spotrun.notify.news import night
 from spotrun.notify.notifier import Notifier
+from spotrun.policy.money import OUT_OF_BUDGET
 from spotrun.report import limits, terminal
 from spotrun.report.folding import say
 from spotrun.report.live import view_for
@@ -32,6 +33,8 @@ from spotrun.runs.open_run import OpenRun
 from spotrun.runs.program import program
 from spotrun.runs.signals import Signalled
 from spotrun.spec.model import RunSpec
+
+CHANGED_CODE = "to train the changed code"
 
 
 def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> None:
@@ -105,9 +108,13 @@ def _report_end(run: OpenRun, last: Tick) -> None:
     assert terminal_state is not None
     if terminal_state.outcome == "completed":
         return
-    hint = f"see `spotrun logs {run.typed}{_of_member(last.state)}`; continue with `spotrun resume {run.typed}`"
+    hint = f"see `spotrun logs {run.typed}{_of_member(last.state)}`; "
+    if terminal_state.detail == OUT_OF_BUDGET:
+        hint += launch_again(run, last.state, "a run keeps the budget of its launch: raise budget.max_usd in the job")
+    else:
+        hint += f"continue with `spotrun resume {run.typed}`"
     if terminal_state.outcome == "failed":
-        hint += ", which trains the uploaded code; " + launch_again(run, last.state)
+        hint += ", which trains the uploaded code; " + launch_again(run, last.state, CHANGED_CODE)
     raise RunEnded(f"{run.id} {terminal_state.outcome}: {in_one_line(terminal_state.detail)}", hint=hint)
 
 
@@ -120,16 +127,16 @@ def _of_member(state: RunState) -> str:
     return f" --member {named}" if named else ""
 
 
-def launch_again(run: OpenRun, state: RunState) -> str:
+def launch_again(run: OpenRun, state: RunState, why: str) -> str:
     """
-    Return advice for a changed script: how to train it from the beginning, or from the run's newest checkpoint if it
-    has one.
+    Return advice for a changed script or job: how to train it from the beginning, or from the run's newest checkpoint
+    if it has one. `why` is the first half of the sentence.
     """
     if not state.has_weights:
-        return "to train the changed code, launch again"
+        return f"{why}, launch again"
     file = quote(f"{run.created.name}.ckpt")
     return (
-        "to train the changed code, launch again; to continue from the newest checkpoint, "
+        f"{why}, launch again; to continue from the newest checkpoint, "
         f"`spotrun checkpoints export {run.typed} {file}` and then `spotrun launch JOB.yaml --init-from {file}`"
     )
 
@@ -149,7 +156,7 @@ def changed_script(run: OpenRun) -> str | None:
         return None  # launched from another machine, or the folder was deleted
     if here == launched:
         return None
-    advice = launch_again(run, run.ledger.state)
+    advice = launch_again(run, run.ledger.state, CHANGED_CODE)
     return f"{source} has changed since the launch, and this run trains the uploaded version; {advice}"
 
 

@@ -20,13 +20,14 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.testing import CliRunner
 
 from spotrun.cli.app import app
-from spotrun.errors import SpotrunError
+from spotrun.errors import RunEnded, SpotrunError
 from spotrun.folder.ledger import key_of
 from spotrun.run import entry_bytes
 from spotrun.run import events as ev
 from spotrun.runner.creation import prepare_run
 from spotrun.runs.attend import changed_script
 from spotrun.runs.background import leave_behind
+from spotrun.runs.known import create_known
 from spotrun.runs.open_run import open_run, who
 from spotrun.spec.file import load_spec
 from spotrun.store.opening import open_store
@@ -258,6 +259,15 @@ def test_a_resume_says_that_it_trains_the_script_of_the_launch(sandbox: Sandbox)
     assert "trains the uploaded version; to train the changed code, launch again" in said
     script.unlink()
     assert changed_script(run) is None
+
+
+def test_a_run_whose_budget_pays_for_no_instance_is_launched_again_not_resumed(sandbox: Sandbox) -> None:
+    job = sandbox.job("poor")
+    job.write_text(job.read_text() + "budget: {max_usd: 0.001}\n")
+    create_known(prepare_run(load_spec(job), "test"))
+    said = sandbox.ask("resume", "poor", code=RunEnded.exit_code)
+    assert "a run keeps the budget of its launch: raise budget.max_usd in the job, launch again" in said
+    assert "continue with" not in said
 
 
 def test_background_runner_that_cannot_begin_is_reported(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
