@@ -65,6 +65,7 @@ class PlainView(_Watching, View[Tick]):
     _printed = 0
     _progress_at = 0.0
     _held_up: str | None = None
+    _told = ""
 
     def show(self, tick: Tick) -> None:
         entries = self._ledger.entries
@@ -79,11 +80,15 @@ class PlainView(_Watching, View[Tick]):
             print(self._progress(tick), flush=True)
 
     def _progress(self, tick: Tick) -> str:
+        """Describe the progress. Why the run waits, which may be long, is not repeated on each line."""
+        reasons = " | ".join(plain(text) for text in (tick.waiting_for, tick.remark) if text)
+        told = "as above" if reasons and reasons == self._told else reasons
+        self._told = reasons
         now = self._clock.now()
         summary = summarise(tick.state, now)
         budget = _budget(tick, summary, now)
         parts = [status_word(tick.state), _where(tick.state), _position(tick.status), _so_far(summary)]
-        parts += [budget and f"budget {budget}", plain(tick.waiting_for or ""), plain(tick.remark or "")]
+        parts += [budget and f"budget {budget}", told]
         return f"{timestamp(now)}  ..  " + " | ".join(part for part in parts if part)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
+from spotrun.report import live
 from spotrun.report.live import PlainView
 from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
@@ -24,8 +25,10 @@ from tests.support.bills import (
     write_csv,
 )
 from tests.support.decisions import spec
+from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
 from tests.support.market_records import write_records
+from tests.support.memory_store import MemoryStore
 from tests.support.sandbox import Sandbox
 from tests.support.short_runs import bare, trained
 
@@ -123,6 +126,27 @@ def test_status_and_the_lines_of_a_launch_show_where_the_budget_leads(
     assert 99 < float(row["budget_needed_usd"]) < 102
     assert "of $40: passes it in epoch" in row["detail"]
     assert "and needs $10" in row["detail"]
+
+
+def test_a_long_reason_to_wait_is_printed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "PLAIN_EVERY_S", 0)
+    monkeypatch.setattr(live, "NEWS_EVERY_S", 0)
+    history, store = History(), MemoryStore()
+    history.put_into(store)
+    ledger, clock = Ledger(store, history.uid, "test", ManualClock(history.now)), ManualClock(history.now)
+    view = PlainView(ledger, clock, spec(), "demo")
+    for why in ("the cloud refuses", "the cloud refuses", "it hangs", None, "it hangs"):
+        view.show(Tick(state=ledger.refresh(), blind=why, remark=why and "a quota is full"))
+    lines = [line.split(" | ")[2:] for line in capsys.readouterr().out.splitlines() if "  ..  " in line]
+    assert lines == [
+        ["the cloud refuses", "a quota is full"],
+        ["as above"],
+        ["it hangs", "a quota is full"],
+        [],
+        ["it hangs", "a quota is full"],
+    ]
 
 
 def test_bill_compares_a_run_in_a_store_and_ends_with_12_where_something_is_left(sandbox: Sandbox) -> None:
