@@ -192,6 +192,8 @@ class _Narrator:
             return "; ".join(told)
         if isinstance(self._newest, ev.InstanceGone) and before.created.budget_usd is not None:
             return "the budget was reserved until the previous instance had ended"
+        if not before.launches:
+            return "until a runner had read the cloud's offerings"
         return "the ledger does not say why: perhaps there was no runner, or none that could reach the cloud"
 
     def _closed(self, before: RunState, entry: Entry, event: ev.LaunchClosed) -> Narrated:

@@ -64,6 +64,11 @@ def test_on_demand_says_how_long_spot_was_missing_and_what_was_waited_for() -> N
 
 def test_a_wait_that_nothing_in_the_ledger_explains_is_called_that() -> None:
     history = History().after(3600)
+    launch = intend(history)
+    assert "after a wait of 1h (until a runner had read the cloud's offerings)" in sentence(history, "spot")
+    history.record(launch)
+    history.gone(launch)
+    history.after(3600)
     intend(history)
     assert "after a wait of 1h (the ledger does not say why" in sentence(history, "spot")
 
