@@ -162,10 +162,10 @@ class LedgerDamaged(StoreError):
 
 
 class RunGone(LedgerDamaged):
-    """The folder of a run was moved or deleted. `ended` lists the instances of the run that spotrun ended."""
+    """The folder of a run was moved or deleted. `asked` lists the instances that spotrun asked the cloud to end."""
 
-    def __init__(self, uri: str, ended: Sequence[str]) -> None:
-        left = f"ended {', '.join(ended)}" if ended else "the cloud lists no running instance of the run"
+    def __init__(self, uri: str, asked: Sequence[str]) -> None:
+        left = f"asked to end {', '.join(asked)}" if asked else "the cloud lists no running instance of the run"
         super().__init__(
             f"the folder {uri} was moved or deleted, so nothing can be stored for the run; {left}",
             hint="delete anything that is now in its place, move the folder back, and `spotrun resume` the run",

@@ -14,6 +14,7 @@ from spotrun.errors import CloudError, LedgerDamaged, RunNotFound
 from spotrun.run.gang import MemberName
 from spotrun.runs.flags import only_one
 from spotrun.runs.members import MemberOption, member_named
+from spotrun.units import some_of
 
 if TYPE_CHECKING:
     from spotrun.run.state import RunState
@@ -66,7 +67,7 @@ def logs(
             break
         time.sleep(FOLLOW_EVERY_S)
     if not output.told and not _print_consoles(opened, only):
-        say("no instance wrote any output")
+        say(output.none_told())
 
 
 def _only(run: OpenRun, attempt: int | None, member: str | None) -> MemberName | None:
@@ -127,6 +128,15 @@ class _Output:
         if name.launch in state.launches and state.launches[name.launch].attempt is None:
             return name.member == 0
         return any(attempt.names[0] == name for attempt in state.attempts.values())
+
+    def none_told(self) -> str:
+        """Say that nothing was printed, and how to print the output of other members, if there is any."""
+        names = sorted({_order(key)[0] for key in _keys(self._store, "logs/") if _CHUNK.fullmatch(key)})
+        if not names:
+            return "no instance wrote any output"
+        if self._only is not None:
+            return "it wrote no output; without --attempt and --member, all output is printed"
+        return f"the lead wrote no output; --member prints that of {some_of([str(name) for name in names])}"
 
     def _print_title(self, title: str) -> None:
         """Print the title, unless it is the same as the last one. `tail -f` on several files does the same."""

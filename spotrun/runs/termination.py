@@ -34,8 +34,8 @@ def take_down(opened: OpenRun) -> None:
     try:
         _ask_to_stop(opened)
     except (StoreError, KeyMissing):
-        ended = end_instances(opened)  # no runner can append, and the user should not pay for that
-        print(f"ended {', '.join(ended)}" if ended else "the cloud lists no running instance of the run")
+        asked = end_instances(opened)  # no runner can append, and the user should not pay for that
+        print(f"asked to end {', '.join(asked)}" if asked else "the cloud lists no running instance of the run")
         for remark in opened.driver.remarks:
             print(remark)
         raise
@@ -53,8 +53,11 @@ def take_down(opened: OpenRun) -> None:
             say(f"{opened.id} is not down yet: {waits_for}")
         sleep(LOOK_AGAIN_S)
     why = f": {waits_for}" if waits_for else ""
+    known = [member.recorded for member in opened.ledger.state.members() if member.gone is None]
+    left = [each.instance_id for each in known if each is not None]
+    by_hand = f"; if it says the same then, end {', '.join(left)} in the cloud's console" if left else ""
     raise CloudUnavailable(
-        f"{opened.id} is not down after {DOWN_WITHIN_S:.0f} s{why}", hint="repeat the command, or see `spotrun events`"
+        f"{opened.id} is not down after {DOWN_WITHIN_S:.0f} s{why}", hint=f"repeat the command in some minutes{by_hand}"
     )
 
 
@@ -94,7 +97,7 @@ def end_instances(run: OpenRun) -> list[str]:
     runner's tick reports each region in which the run may still have instances.
 
     Returns:
-        The ids of the instances that it ended.
+        The ids of the instances that it asked the cloud to end.
     """
     try:
         driver = run.driver

@@ -81,7 +81,7 @@ def end_listed(store: Store, run_uid: str) -> None:
             for instance in driver.instances(run_uid):
                 if instance.alive:
                     driver.terminate(instance.instance_id)
-                    print(f"ended {instance.instance_id} in {place}")
+                    print(f"asked to end {instance.instance_id} in {place}")
         except (CloudError, SpecInvalid) as error:
             print(shown_lines(f"could not read {place}: {error.one_line}"))
 

@@ -201,7 +201,7 @@ def test_a_runner_whose_run_was_moved_or_deleted_ends_its_instances_and_says_so(
     erase(signed.store)
     if moved:  # an agent that does not know it writes on where the folder was
         signed.store.put(key_of(40), b"an entry")
-    with pytest.raises(RunGone, match=f"n-0123456789 was moved or deleted.*; ended {alive}\n"):
+    with pytest.raises(RunGone, match=f"n-0123456789 was moved or deleted.*; asked to end {alive}\n"):
         attend(signed, runner)
     assert [each.instance_id for each in signed.cloud.alive] == [other.instance_id]
     assert not [key for key in signed.store.objects if key != key_of(40)], "nothing is written where it was"
@@ -392,8 +392,11 @@ def test_an_entry_that_cannot_be_read_at_all_hides_no_other_run(
     assert spotrun("events", "demo").code == StoreError.exit_code
 
 
-def test_logs_says_that_no_instance_wrote_any_output(stored: SmallRun, spotrun: Spotrun) -> None:
+def test_logs_says_what_wrote_no_output(stored: SmallRun, spotrun: Spotrun) -> None:
     assert spotrun("logs", "demo-0123456789") == (0, "", "no instance wrote any output\n")
+    stored.store.put("logs/99/000000.log", b"hello\n")
+    said = spotrun("logs", "demo-0123456789", "--attempt", 1)
+    assert said == (0, "", "it wrote no output; without --attempt and --member, all output is printed\n")
 
 
 @pytest.mark.parametrize("number", [0, 4])
