@@ -2,6 +2,7 @@
 Battery: how long a new user needs from `git clone` to the first survived interruption of an own script.
 
     make battery NAME=quickstart
+    make battery NAME=quickstart ARGS=--own-index     # PyTorch from the index that pip is configured for
 
 Types the commands of docs/quickstart.md as they stand there, in a new folder, and times them. At most 6 minutes may
 pass until the training continues after the interruption, and at most 3 of these for the installation. Needs a package
@@ -11,6 +12,7 @@ index, and an idle machine.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -28,14 +30,14 @@ INSTALLED_WITHIN_S, SURVIVED_WITHIN_S = 180.0, 360.0
 SURVIVED = "resuming from step"
 
 
-def main() -> int:
+def main(own_index: bool) -> int:
     """Type the page's commands, print the times, and return 1 if they are over their limits."""
     with tempfile.TemporaryDirectory() as folder:
         began_s = time.monotonic()
         home = Path(folder)
         subprocess.run(["git", "clone", "--quiet", str(ROOT), "spotrun"], cwd=home, check=True)
         for words in _installation():
-            _type(words, home)
+            _type(re.sub(r" --index-url \S+", "", words) if own_index else words, home)
         installed_s = time.monotonic() - began_s
         print(f"installed after {installed_s:.0f} s", flush=True)
         project = home / "my-project"
@@ -92,4 +94,4 @@ def _launch(project: Path) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("--own-index" in sys.argv[1:]))
