@@ -15,7 +15,7 @@ from spotrun.account.summary import summarise
 from spotrun.errors import SpecInvalid
 from spotrun.report import compare, machine_readable
 from spotrun.report.html.chart import overlaps
-from spotrun.report.html.comparison import RUNS_MAX
+from spotrun.report.html.comparison import RUNS_MAX, comparison_page
 from spotrun.report.html.listings import costs, epochs
 from spotrun.report.html.made_with import job_yaml
 from spotrun.report.html.metric import at_commits, over_time, points, training_loss
@@ -89,6 +89,13 @@ def test_columns_of_epochs_without_a_figure_are_left_out():
     assert {"cost", "on-demand", "training"} <= {*heads}
     assert {len(row) for row in rows} == {len(heads)}
     assert all(any(row[column] != "-" for row in rows) for column in range(len(heads)))
+
+
+def test_columns_of_compared_runs_without_a_figure_are_left_out():
+    calm, stormed = calm_on_demand(), summarise(stormy().state, stormy().now)
+    heads = Page(comparison_page([calm, calm], with_trend=False)).texts["button"]
+    assert not {"spot", "egress", "interruptions", "steps redone"} & {*heads}
+    assert "interruptions" in Page(comparison_page([calm, stormed], with_trend=False)).texts["button"]
 
 
 def test_every_attempt_is_listed():

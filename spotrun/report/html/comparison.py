@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import compress
 
 from spotrun.account.summary import RunSummary
 from spotrun.account.timeline import DOWNTIME, Activity
@@ -89,20 +90,24 @@ def _times(runs: Sequence[ComparedRun]) -> Markup:
 
 def _table(runs: Sequence[ComparedRun]) -> Markup:
     own = any(run.summary.total.at_home for run in runs)
-    names = ("run", "state", "epochs", "ratio to the first", "cost per epoch", *listings.costs(own=own))
-    names = (*names, *listings.OTHERS)
-    heads = [head(name if name in ("run", "state") else element("button", name, type="button")) for name in names]
-    return table("Runs", heads, [_row(run, own=own) for run in runs])
+    names = ("state", "epochs", "ratio to the first", "cost per epoch", *listings.costs(own=own), *listings.OTHERS)
+    rows = [_cells(run, own=own) for run in runs]
+    filled = listings.filled_columns(rows)
+    heads = [head(name if name == "state" else element("button", name, type="button")) for name in names]
+    body = [
+        element("tr", element("th", run.title, scope="row"), *compress(cells, filled))
+        for run, cells in zip(runs, rows, strict=True)
+    ]
+    return table("Runs", [head("run"), *compress(heads, filled)], body)
 
 
-def _row(run: ComparedRun, *, own: bool) -> Markup:
+def _cells(run: ComparedRun, *, own: bool) -> list[Markup]:
     summary = run.summary
     ratio, per_epoch = run.ratio_to_first, summary.usd_per_epoch
-    cells = [
+    return [
         element("td", summary.state),
         figure(count(len(summary.epochs)), len(summary.epochs)),
         figure(NOTHING if ratio is None else f"{ratio:.2f}x", ratio),
         figure(dollars(per_epoch), per_epoch),
         *listings.account_cells(summary.total, run.money, own=own),
     ]
-    return element("tr", element("th", run.title, scope="row"), *cells)

@@ -34,9 +34,12 @@ table{border-collapse:collapse;font-variant-numeric:tabular-nums}caption{text-al
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:first-child,.words td,.words th{text-align:left}
 tr>:first-child{position:sticky;left:0;background:var(--paper)}.words tr>:first-child{position:static}
+.figures th,.figures td{padding:.25rem .3rem;font-size:.82rem}
+.figures thead th{white-space:normal;overflow-wrap:normal;vertical-align:bottom}
 @media(max-width:40rem){.figures tr>:first-child{white-space:normal;min-width:6rem}}
 .words td:last-child{white-space:normal;min-width:16rem}
-th button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer;text-decoration:underline}
+th button{font:inherit;color:inherit;text-align:inherit;background:none;border:0;padding:0;cursor:pointer;
+text-decoration:underline}
 :focus-visible{outline:2px solid #2f81f7;outline-offset:2px}
 summary{cursor:pointer}pre{white-space:pre-wrap}
 .legend{list-style:none;display:flex;font-size:.85rem;flex-wrap:wrap;gap:.2rem 1rem;padding:0}

@@ -45,7 +45,7 @@ def epochs(summary: RunSummary) -> Markup:
     feet = [(summary.rest_name, _account(summary.rest, rest)), ("total", _account(summary.total, total))]
     of_gangs = (WAITING,) if summary.total.size > 1 else ()
     names = (*costs(own=summary.total.at_home), *OTHERS, *of_gangs)
-    filled = [any(map(is_filled, column)) for column in zip(*(cells for _, cells in rows + feet), strict=True)]
+    filled = filled_columns(cells for _, cells in rows + feet)
     heads = [head(element("button", name, type="button")) for name in ("epoch", *compress(names, filled))]
     body, foot = ([_figures(name, compress(cells, filled)) for name, cells in part] for part in (rows, feet))
     return table(f"Epochs{_cut(summary.epochs)}", heads, body, foot)
@@ -138,6 +138,11 @@ def _account(a: Account, shown: Money) -> list[Markup]:
 
 def _figures(name: str, cells: Iterable[Markup]) -> Markup:
     return element("tr", element("th", name, scope="row", data_value=name), *cells)
+
+
+def filled_columns(rows: Iterable[Sequence[Markup]]) -> list[bool]:
+    """Return, for each column of the table, True if one of its cells shows more than a dash."""
+    return [any(map(is_filled, column)) for column in zip(*rows, strict=True)]
 
 
 def costs(*, own: bool) -> tuple[str, ...]:
