@@ -55,7 +55,7 @@ class Settling(NamedTuple):
         name: str,
         ask: Callable[[], object],
         until: datetime,
-        unsettled: type[CloudError] = CloudUnavailable,
+        unsettled: type[CloudError] | tuple[type[CloudError], ...] = CloudUnavailable,
     ) -> Iterator[Finding]:
         """
         Call `ask` again and again while it raises `unsettled`, but only until the time `until`; then raise the last

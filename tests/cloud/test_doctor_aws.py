@@ -25,7 +25,7 @@ from spotrun.clouds.aws.doctor import AwsDoctor
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.quotas import quota_of
 from spotrun.clouds.aws.run_role import RunRoles
-from spotrun.clouds.identity_trial import LOOK_AGAIN_S
+from spotrun.clouds.identity_trial import DENIED_WITHIN, LOOK_AGAIN_S
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import AccessDenied, CloudError, IdentityUnknown, SpecInvalid, StoreError
 from spotrun.offering import CapacityType
@@ -74,10 +74,12 @@ def examined(
     clock: Clock | None = None,
     region: Region | None = None,
     secrets: Mapping[str, Reference] | None = None,
+    store: str = "",
     **config: Any,
 ) -> dict[str, Finding]:
     around = replace(CONFIG, **config)
-    doctor = AwsDoctor(region or calls(), around, resources or wanted(), clock or system_clock(), secrets)
+    clock = clock or system_clock()
+    doctor = AwsDoctor(region or calls(), around, resources or wanted(), clock, secrets, store_uri=store)
     return {finding.name: finding for finding in doctor.findings()}
 
 
@@ -526,6 +528,48 @@ def remove_subnets(account: GuardedAccount, zones: Sequence[str]) -> None:
         for subnet in ec2.describe_subnets()["Subnets"]:
             if subnet["AvailabilityZone"] in zones:
                 ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+
+
+# -- what the role of instances may do --------------------------------------------------------------------------------
+
+
+def test_store_that_a_runs_role_may_use_is_fine(account: GuardedAccount) -> None:
+    found = examined(store=f"s3://{BUCKET}/runs/team")["store of instances"]
+    assert (found.verdict, found.detail) == (
+        Verdict.OK,
+        f"the role of instances may read and write in s3://{BUCKET}/runs/team",
+    )
+    assert roles(account) == {"spotrun-run-0123456789"}
+
+
+@pytest.mark.parametrize("store", ["s3://another/runs", f"s3://{BUCKET}/my-runs", f"s3://{BUCKET}"])
+def test_store_that_only_the_caller_may_use_fails(account: GuardedAccount, store: str) -> None:
+    """The policy of runs' roles covers one prefix of one bucket; three instances would be lost before a run gave up."""
+    account.policies = None
+    clock = patient()
+    found = failures(examined(clock=clock, store=store))
+    assert set(found) == {"store of instances"}
+    assert f"IAM does not allow instances to use {store}/doctor-" in found["store of instances"].detail
+    assert "s3:PutObject on arn:aws:s3:::" in found["store of instances"].detail
+    assert "infra/aws/account.yaml" in found["store of instances"].hint
+    assert found["store of instances"].exit_code == AccessDenied.exit_code
+    assert clock.monotonic() <= DENIED_WITHIN.total_seconds() + LOOK_AGAIN_S
+
+
+def test_store_is_never_called_fine_if_the_role_cannot_be_examined(account: GuardedAccount) -> None:
+    account.policies = without_one("iam:SimulatePrincipalPolicy")
+    found = examined(store=f"s3://{BUCKET}/runs")["store of instances"]
+    assert found.verdict is Verdict.WARNED
+    assert "whether instances may use the store is unknown" in found.detail
+    assert "iam:SimulatePrincipalPolicy" in found.hint
+
+
+def test_profile_of_all_runs_is_examined_too(account: GuardedAccount) -> None:
+    """The role of another run, without this run's tags, may use neither folder."""
+    account.policies = None
+    found = examined(instance_profile="spotrun-run-0123456789", store=f"s3://{BUCKET}/runs")["store of instances"]
+    assert found.verdict is Verdict.FAILED
+    assert found.hint == "allow these in a policy of the role in spotrun-run-0123456789"
 
 
 # -- quotas ----------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def of_cloud(launch_template: str | None = None, clock: ManualClock | None = Non
     secrets = {"WORD": Reference(PARAMETER, "/spotrun/WORD")}
     wanted = ResourcesSpec().model_copy(update={"cloud": "aws"})
     clock = clock or patient()  # where IAM might only be slow, the doctor looks again for minutes
-    return [*AwsDoctor(calls(), config, wanted, clock, secrets).findings()]
+    return [*AwsDoctor(calls(), config, wanted, clock, secrets, store_uri=f"s3://{BUCKET}/runs").findings()]
 
 
 def patient() -> ManualClock:

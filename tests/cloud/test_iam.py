@@ -133,6 +133,7 @@ ALLOWED = [
     ("runner", Asked("iam:AttachRolePolicy", OF_RUN, BOUND | GIVEN)),
     ("runner", Asked("iam:DetachRolePolicy", OF_RUN, BOUND | GIVEN)),
     *(("runner", Asked(f"iam:{verb}Role", OF_RUN)) for verb in ("Get", "Delete")),
+    ("runner", Asked("iam:SimulatePrincipalPolicy", OF_RUN)),
     *(
         ("runner", Asked(f"iam:{verb}InstanceProfile", PROFILE_OF_RUN))
         for verb in ("Create", "Get", "AddRoleTo", "RemoveRoleFrom", "Delete")
@@ -244,6 +245,7 @@ DENIED = [
     *(("runner", Asked(f"iam:{verb}PolicyVersion", NODE_POLICY)) for verb in ("Create", "SetDefault")),
     ("runner", Asked("iam:DeletePolicy", NODE_POLICY)),
     ("runner", Asked("iam:DeleteRole", f"{ROLE}/administrator")),
+    ("runner", Asked("iam:SimulatePrincipalPolicy", f"{ROLE}/administrator")),
     ("runner", Asked("iam:DeleteRole", f"{ROLE}/spotrun-guard")),
     ("runner", Asked("iam:AddRoleToInstanceProfile", f"{PROFILE}/administrator")),
     ("runner", Asked("iam:PassRole", OF_RUN, {"iam:PassedToService": "lambda.amazonaws.com"})),

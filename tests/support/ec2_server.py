@@ -46,6 +46,7 @@ from spotrun.clouds.local.config import NOTICE
 from spotrun.instance import Instance, InstanceState
 from spotrun.offering import CapacityType, Offering
 from spotrun.secrets.reference import PARAMETER, Reference
+from tests.support import iam_simulator
 from tests.support.aws_templates import ACCOUNT, REGION
 from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.ec2_prices import PriceFeed
@@ -325,6 +326,8 @@ class Ec2Account:
             return _error("NoSuchEntity", 404)
         if action == "DescribeSpotInstanceRequests":
             return self.spot_requests.described(asked)
+        if action == iam_simulator.ACTION:
+            return iam_simulator.simulated(asked)
         if action == "GetEbsDefaultKmsKeyId":
             return answered(action, f"<kmsKeyId>{self.disk_key}</kmsKeyId>")
         answer = motos()

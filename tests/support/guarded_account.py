@@ -16,7 +16,7 @@ from typing import Any
 
 import boto3
 from moto.ec2.models import ec2_backends
-from moto.iam.models import ManagedPolicy, iam_backends
+from moto.iam.models import iam_backends
 from werkzeug.wrappers import Request, Response
 
 from spotrun.clock import ScaledClock, system_clock
@@ -30,6 +30,7 @@ from tests.support.ec2_server import ACCOUNT, REGION, Ec2Account
 from tests.support.ec2_spot import answered
 from tests.support.iam import Asked, Document, decide
 from tests.support.iam_calls import Call, Known, asked_by, read_call
+from tests.support.iam_simulator import documents_of
 
 CALLER = f"arn:aws:iam::{ACCOUNT}:user/trainer"
 TEMPLATE = Template("account", Runners=CALLER)
@@ -133,9 +134,7 @@ class GuardedAccount(Ec2Account):
             return [*asked_by(call, self._known())]
         role = found[0]
         who = {"aws:PrincipalArn": role.arn} | {f"aws:PrincipalTag/{each['Key']}": each["Value"] for each in role.tags}
-        boundary = iam_backends[ACCOUNT]["aws"].managed_policies[role.permissions_boundary_arn]
-        attached = [_document(each) for each in role.managed_policies.values()]
-        return self._denied(call, attached, [_document(boundary)], who=who)
+        return self._denied(call, *documents_of(role), who=who)
 
     def _known(self) -> Known:
         tags: dict[str, dict[str, str]] = {}
@@ -143,12 +142,6 @@ class GuardedAccount(Ec2Account):
             tags.setdefault(row["resource_id"], {})[row["key"]] = row["value"]
         boundaries = {role.name: role.permissions_boundary_arn for role in iam_backends[ACCOUNT]["aws"].get_roles()}
         return Known(tags, boundaries={name: arn for name, arn in boundaries.items() if arn})
-
-
-def _document(policy: ManagedPolicy) -> Document:
-    newest = next(each for each in policy.versions if each.is_default)
-    document: Document = json.loads(newest.document)
-    return document
 
 
 def _refusal(call: Call, asked: Asked) -> Response:

@@ -262,6 +262,8 @@ def _identity(action: str, parameters: Parameters, known: Known) -> Iterator[Ask
         yield Asked(f"iam:{action}", role, _role_context(action, parameters, known))
     elif action in _OF_PROFILES:
         yield Asked(f"iam:{action}", profile)
+    elif action == "SimulatePrincipalPolicy":
+        yield Asked(f"iam:{action}", parameters["PolicySourceArn"])
     elif action != "TagRole":
         raise NotImplementedError(f"iam:{action}")
     if action == "AddRoleToInstanceProfile":

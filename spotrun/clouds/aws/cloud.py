@@ -253,9 +253,10 @@ class Aws(Cloud):
             secrets_of(self, spec),
         )
         config = config_of(wanted, _around(spec, wish))
+        store = wish.store if spec is None else spec.checkpoint.uri
         self._require(config.regions)
         for region in config.regions:
-            doctor = AwsDoctor(Region(region, clock), config, wanted, clock, secrets, _repository(spec))
+            doctor = AwsDoctor(Region(region, clock), config, wanted, clock, secrets, _repository(spec), store or "")
             for finding in doctor.findings():
                 where = "" if len(config.regions) == 1 else f" in {region}"
                 yield replace(finding, name=f"{finding.name}{where}")

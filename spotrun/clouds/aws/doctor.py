@@ -15,15 +15,16 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from spotrun import address
 from spotrun.clock import Clock
-from spotrun.clouds.aws import account_checks, guard
+from spotrun.clouds.aws import account_checks, guard, role_rights
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.capacity_checks import Capacity
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.disk_key import KEY_UNREAD, key_findings
 from spotrun.clouds.aws.network import Network, Subnet, describe_image
-from spotrun.clouds.aws.request import run_instances
+from spotrun.clouds.aws.request import RUN, run_instances
 from spotrun.clouds.aws.right_checks import (
     ATTACH,
     NEEDS_POLICY,
@@ -31,12 +32,13 @@ from spotrun.clouds.aws.right_checks import (
     spot_request_findings,
     spot_role_findings,
 )
-from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
 from spotrun.clouds.aws.secret_checks import secret_findings
 from spotrun.clouds.capacity_checks import CapacityRequest
 from spotrun.clouds.clock_skew import clock_finding, skew_of
+from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.identities import SETTLES_WITHIN
-from spotrun.clouds.identity_trial import Settling, trial_identity
+from spotrun.clouds.identity_trial import DENIED_WITHIN, Settling, trial_identity
 from spotrun.doctor.finding import Finding, Refusal, Step, Verdict, findings_of, findings_of_steps, ok, unknown, warned
 from spotrun.errors import CloudError, IdentityUnknown
 from spotrun.instance import LaunchRequest
@@ -48,6 +50,11 @@ from spotrun.units import count_of
 _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name your own resources instead"
 _LAUNCH_REFUSED = Refusal(advice=_DEPLOY, error=CloudError, verdict=Verdict.FAILED)
+_STORE_DENIED = Refusal(error=role_rights.StoreDenied, verdict=Verdict.FAILED)
+_OTHER_STORE = (
+    f"use the store for which infra/aws/account.yaml made the policy {POLICY}, by default "
+    "s3://spotrun-ACCOUNT-REGION/runs; or deploy that file again with another RunsPrefix"
+)
 _UNDATED = Refusal(
     "if EC2 does not report when it took an instance, the time when a runner first saw the end is used",
     ATTACH,
@@ -58,8 +65,9 @@ _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch
 
 class AwsDoctor:
     """
-    Checks one region of an account. `wanted` describes the resources to rent. For a job, `secrets` are its secrets,
-    keyed by environment variable, and `repository` is the ECR repository of its container image.
+    Checks one region of an account. `wanted` describes the resources to rent. `store_uri` is the store of the runs; ""
+    if unknown. For a job, `secrets` are its secrets, keyed by environment variable, and `repository` is the ECR
+    repository of its container image.
     """
 
     def __init__(
@@ -70,8 +78,11 @@ class AwsDoctor:
         clock: Clock,
         secrets: Mapping[str, Reference] | None = None,
         repository: str = "",
+        store_uri: str = "",
     ) -> None:
         self.region = region.name
+        place = address.parse(store_uri)
+        self._store = place if isinstance(place, address.BucketAddress) and place.scheme == "s3" else None
         self._repository = repository
         self._secrets = secrets or {}
         self._region = region
@@ -177,14 +188,17 @@ class AwsDoctor:
         if self._config.instance_profile is not None:
             if rehearse:
                 yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
+            yield from self._may_use_store("doctor", timedelta())
             return
         roles = RunRoles(self._region, self._clock, secrets=self._secrets.values(), repository=self._repository)
         with trial_identity(roles, self._clock) as uid:
+            uri = _NOWHERE if self._store is None else str(_folder(self._store, uid))
             for _ in range(2):  # first as a new run's runner, then as a second runner, which checks the existing role
-                make = partial(roles.make, uid, _NOWHERE)
+                make = partial(roles.make, uid, uri)
                 yield from self._settling.findings("role", make, self._clock.now() + SETTLES_WITHIN)
             if rehearse:
                 yield from findings_of("permissions", lambda: self._permissions(uid, SETTLES_WITHIN))
+            yield from self._may_use_store(uid, DENIED_WITHIN)
         yield ok("role", "a run can have a separate role; the trial role has been removed")
 
     def _unrehearsed(self) -> Iterator[Finding]:
@@ -219,6 +233,26 @@ class AwsDoctor:
         yield from self._settling.findings(name, rehearse, until, IdentityUnknown)
         yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
 
+    def _may_use_store(self, uid: str, patience: timedelta) -> Iterator[Finding]:
+        if self._store is not None:
+            check = partial(self._store_of_instances, self._store, uid, patience)
+            yield from findings_of(role_rights.NAME, check, _STORE_DENIED, role_rights.UNSIMULATED)
+
+    def _store_of_instances(self, store: address.BucketAddress, uid: str, patience: timedelta) -> Iterator[Finding]:
+        """
+        Check that the role of instances may use a run's folder in the store: the job's own role, or the trial role of
+        the run `uid`, whose tags IAM may not know for the time `patience`.
+        """
+        folder = _folder(store, uid)
+        named = self._config.instance_profile
+        tags = {} if named else {RUN: uid, FOLDER: folder.prefix}
+        hint = f"allow these in a policy of the role in {named}" if named else _OTHER_STORE
+        profile = self._config.profile_of(uid)
+        ask = partial(role_rights.require_store, self._region, profile, folder, tags, hint)
+        until = self._clock.now() + patience
+        yield from self._settling.findings(role_rights.NAME, ask, until, (role_rights.StoreDenied, NotThere))
+        yield ok(role_rights.NAME, f"the role of instances may read and write in {store}")
+
     def _may_terminate(self) -> Iterator[Finding]:
         ended = account_checks.rehearse_termination(self._region)
         if ended is None:
@@ -234,6 +268,10 @@ class AwsDoctor:
         else:
             what = "if an instance hangs together with its timer, only the next `spotrun reap` ends the instance"
             yield warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
+
+
+def _folder(store: address.BucketAddress, uid: str) -> address.BucketAddress:
+    return replace(store, prefix=f"{store.root}doctor-{uid}")
 
 
 def _ways_out(network: Network, region: str) -> Iterator[Finding]:
