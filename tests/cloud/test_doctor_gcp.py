@@ -23,6 +23,7 @@ from tests.support.called_spotrun import Spotrun
 from tests.support.doc_pages import blocks, prints
 from tests.support.gce_answers import API_DISABLED, BACKEND_ERROR, Refusal, not_found
 from tests.support.gce_catalog import PROJECT
+from tests.support.gce_lists import Listed
 from tests.support.gcp_account import ADA, STORE, GcpAccount
 from tests.support.google_login import log_in, log_out
 from tests.support.manual_clock import AheadClock, ManualClock
@@ -272,6 +273,18 @@ def test_a_subnetwork_that_is_not_there_is_found_in_its_region(account: GcpAccou
     assert "infra/gcp" in found["network in us-east1"].hint
 
 
+def test_subnetwork_without_private_access_is_found_if_instances_have_no_address(
+    account: GcpAccount, clock: ManualClock
+) -> None:
+    found = account.handlers["compute.subnetworks.get"]
+    account.handlers["compute.subnetworks.get"] = lambda asked: {**(found(asked) or {}), "privateIpGoogleAccess": False}
+    assert failures(examined(clock)) == {}
+    finding = failures(examined(clock, external_address=False))["network in us-central1"]
+    assert "instances without an external address do not reach Google from the subnetwork spotrun" in finding.detail
+    update = "gcloud compute networks subnets update spotrun --region=us-central1 --enable-private-ip-google-access"
+    assert finding.hint.endswith(update)
+
+
 def rule(name: str, **facts: Any) -> dict[str, Any]:
     network = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/global/networks/spotrun"
     allowed = [{"IPProtocol": "tcp", "ports": ["22"]}]
@@ -305,6 +318,73 @@ def test_ssh_through_iap_and_rules_that_let_nothing_in_are_fine(account: GcpAcco
     finding = examined(clock)["ingress"]
     assert finding.verdict is Verdict.OK
     assert "Identity-Aware Proxy" in finding.detail
+
+
+# -- the reservation -------------------------------------------------------------------------------------------------
+
+
+def reserve(account: GcpAccount, machine_type: str, zone: str = "us-central1-a", used: int = 0, **facts: Any) -> None:
+    properties = {"machineType": machine_type}
+    machines = {"count": "2", "inUseCount": str(used), "instanceProperties": properties}
+    row = {"name": "nights", "zone": f"{COMPUTE}/zones/{zone}", "specificReservation": machines, "status": "READY"}
+    account.methods.reservations.append(Listed(f"zones/{zone}", {**row, **facts}))
+
+
+COMPUTE = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}"
+
+
+def reserved(clock: ManualClock, **wish: Any) -> Finding:
+    resources = wanted(**{"instance_type": "g2-standard-4", "zone": "us-central1-a", **wish})
+    return examined(clock, resources, reservation="nights")["reservation"]
+
+
+def test_reservation_that_fits_is_fine(account: GcpAccount, clock: ManualClock) -> None:
+    reserve(account, "g2-standard-4", used=1)
+    finding = reserved(clock)
+    assert (finding.verdict, finding.detail) == (
+        Verdict.OK,
+        "1 of 2 reserved g2-standard-4 in us-central1-a are free",
+    )
+
+
+def test_missing_reservation_is_found_with_the_command_that_makes_it(account: GcpAccount, clock: ManualClock) -> None:
+    finding = reserved(clock)
+    assert finding.verdict is Verdict.FAILED
+    assert finding.detail == f"the project {PROJECT} has no reservation called nights"
+    command = f"gcloud compute reservations create nights --project={PROJECT} --zone=us-central1-a"
+    assert f"{command} --machine-type=g2-standard-4 --vm-count=1" in finding.hint
+
+
+@pytest.mark.parametrize("place", [("g2-standard-8", "us-central1-a"), ("g2-standard-4", "us-central1-b")])
+def test_reservation_of_another_place_is_found(account: GcpAccount, clock: ManualClock, place: tuple[str, str]) -> None:
+    reserve(account, *place)
+    finding = reserved(clock)
+    assert finding.verdict is Verdict.FAILED
+    assert finding.detail == f"nights reserves {place[0]} in {place[1]}, which the job does not want"
+    assert f"instance_type: {place[0]} and zone: {place[1]}" in finding.hint
+
+
+def test_reservation_that_is_used_up_or_covers_one_zone_of_several_is_warned_of(
+    account: GcpAccount, clock: ManualClock
+) -> None:
+    reserve(account, "g2-standard-4", used=2)
+    finding = reserved(clock)
+    assert finding.verdict is Verdict.WARNED
+    assert "reservations update nights" in finding.hint
+    finding = reserved(clock, zone=None)
+    assert finding.verdict is Verdict.WARNED
+    assert "on-demand launches elsewhere are refused, as of g2-standard-4 in us-central1-b" in finding.detail
+
+
+def test_reservation_does_not_matter_to_spot(account: GcpAccount, clock: ManualClock) -> None:
+    assert "reservation" not in examined(clock, wanted(spot_policy="spot"), reservation="nights")
+
+
+def test_reservation_that_may_not_be_read_is_unknown(account: GcpAccount, clock: ManualClock) -> None:
+    account.allowed.remove("compute.reservations.list")
+    finding = reserved(clock)
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "infra/gcp" in finding.hint
 
 
 # -- what there is to rent -------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def look_at_the_project(account: GcpAccount, clock: ManualClock) -> None:
     account.allowed.update(permission for each in OPTIONAL.values() for permission in each)
     other = "other@acme-training.iam.gserviceaccount.com"
     account.iam.accounts[other] = {"email": other}
-    for config in (CONFIG, replace(CONFIG, service_account=other)):
+    for config in (CONFIG, replace(CONFIG, service_account=other, reservation="nights")):
         assert [*GcpDoctor(config, wanted, STORE, clock, {"WORD": Reference("gsm", "spotrun-WORD")}).findings()]
     account.iam.accounts.pop(other)
 

@@ -40,6 +40,7 @@ METHODS: Mapping[str, str] = {
         networks.get networks.list
         projects.get
         regions.get regions.list
+        reservations.aggregatedList
         subnetworks.get subnetworks.list
         zoneOperations.get zoneOperations.wait
         zones.get zones.list""",

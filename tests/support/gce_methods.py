@@ -33,12 +33,16 @@ _REGION_SCOPES = tuple(f"regions/{region}" for region in REGIONS)
 
 
 class GceMethods:
-    """`waits`: whether zoneOperations.wait takes its time, as it need not. `firewalls` are rules of the project."""
+    """
+    `waits`: whether zoneOperations.wait takes its time, as it need not. `firewalls` are rules of the project, and
+    `reservations` what it has reserved.
+    """
 
     def __init__(self, project: GceProject) -> None:
         self.project = project
         self.waits = True
         self.firewalls: list[dict[str, Any]] = []
+        self.reservations: list[Listed] = []
         self._resources = Resources(project.name, project.supply)
 
     @property
@@ -79,6 +83,9 @@ class GceMethods:
             "projects.get": self._whole_project,
             "regions.get": lambda asked: there.region(self._region(asked)),
             "regions.list": lambda asked: self._global("Region", asked, map(there.region, REGIONS)),
+            "reservations.aggregatedList": lambda asked: self._aggregated(
+                "Reservation", "reservations", asked, self.reservations
+            ),
             "subnetworks.get": lambda asked: there.subnetwork(self._region(asked), asked.arguments["subnetwork"]),
             "subnetworks.list": self._region_subnetworks,
             "zones.get": lambda asked: there.zone(self._zone(asked)),

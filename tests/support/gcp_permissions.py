@@ -32,6 +32,7 @@ ALWAYS: Mapping[str, tuple[str, ...]] = {
     "compute.machineTypes.list": ("compute.machineTypes.list",),
     "compute.projects.get": ("compute.projects.get",),
     "compute.regions.list": ("compute.regions.list",),
+    "compute.reservations.aggregatedList": ("compute.reservations.list",),
     "compute.subnetworks.get": ("compute.subnetworks.get",),
     "compute.zoneOperations.get": ("compute.zoneOperations.get",),
     "compute.zones.list": ("compute.zones.list",),

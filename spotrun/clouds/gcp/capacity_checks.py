@@ -18,6 +18,7 @@ from spotrun.clouds.capacity_checks import (
 from spotrun.clouds.gcp.catalog import Catalog
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.quotas import Limits, Quota
+from spotrun.clouds.gcp.reservation_checks import Place
 from spotrun.clouds.instance_type import InstanceType
 from spotrun.doctor.finding import Finding, warned
 from spotrun.offering import CapacityType, Offering
@@ -38,6 +39,12 @@ class Capacity:
     def types(self, region: str) -> list[str]:
         """Return the region's types that suit the job, smallest first."""
         return list(dict.fromkeys(each.instance_type for each in self._smallest_first if each.region == region))
+
+    @property
+    def on_demand(self) -> set[Place]:
+        """The places of the on-demand instances that suit the job."""
+        suitable = (each for each in self._smallest_first if each.capacity_type is CapacityType.ON_DEMAND)
+        return {Place(each.instance_type, each.zone) for each in suitable}
 
     def zone_findings(self) -> Iterator[Finding]:
         """

@@ -18,7 +18,7 @@ from spotrun import address
 from spotrun.clock import Clock
 from spotrun.clouds.clock_skew import clock_finding
 from spotrun.clouds.error_kinds import BadImage, BadSurroundings
-from spotrun.clouds.gcp import account_checks
+from spotrun.clouds.gcp import account_checks, reservation_checks
 from spotrun.clouds.gcp.bucket_checks import bucket_findings
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.capacity_checks import Capacity
@@ -89,6 +89,9 @@ class GcpDoctor:
             yield Step("spot prices", self._prices)
             yield Step("price list", partial(price_list_findings, google, self._config.regions))
             yield Step("quota", self._quotas)
+            if (reserved := self._config.reservation) is not None and self._wanted.spot_policy != "spot":
+                places = partial(self._reservation, reserved)
+                yield Step(reservation_checks.NAME, places, reservation_checks.UNREAD, needs=("capacity",))
         yield Step(PROJECT, partial(right_findings, google, self._project, own), UNTOLD_RIGHTS)
         if self._bucket is not None:
             yield Step(BUCKET, partial(bucket_right_findings, google, self._bucket, own))
@@ -221,6 +224,10 @@ class GcpDoctor:
             told = {}
         wanted = {name: row for name, row in told.items() if name in self._config.regions}
         yield from self._capacity.quota_findings(Limits(self._facts, wanted))
+
+    def _reservation(self, name: str) -> Iterator[Finding]:
+        wanted = self._capacity.on_demand
+        return reservation_checks.reservation_findings(self._google, self._project, name, wanted)
 
     # -- bucket and service accounts -----------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ ASIDE: Mapping[str, str] = {
     "compute.firewalls.list": "`spotrun doctor` cannot check which traffic is let in",
     "compute.instances.getSerialPortOutput": "no log of an instance that fails before its agent runs",
     "compute.regions.list": "`spotrun doctor` cannot check the regions' quotas",
+    "compute.reservations.list": "`spotrun doctor` cannot check the reservation that a job names",
     "secretmanager.versions.get": "`spotrun doctor` cannot check whether a job's secrets exist",
     "serviceusage.services.use": "Google refuses each call of a login that names this project as its quota project",
 }
