@@ -585,6 +585,26 @@ def test_an_account_for_all_runs_is_looked_at_instead(account: GcpAccount, clock
     assert account.calls("iam.projects.serviceAccounts.create") == []
 
 
+def test_account_for_all_runs_that_may_not_write_in_the_bucket_is_warned_of(
+    account: GcpAccount, clock: ManualClock
+) -> None:
+    """The caller's own rights in the bucket do not help instances."""
+    others(account, "trainer")
+    finding = examined(clock, service_account=SHARED)["store of instances"]
+    assert finding.verdict is Verdict.WARNED
+    assert f"gs://{BUCKET} grants no role to {SHARED}" in finding.detail
+    assert f"add-iam-policy-binding gs://{BUCKET} --member=serviceAccount:{SHARED}" in finding.hint
+    member = {"members": [f"serviceAccount:{SHARED}"]}
+    account.iam.of_bucket["bindings"].append({"role": "roles/storage.objectViewer", **member})
+    assert examined(clock, service_account=SHARED)["store of instances"].verdict is Verdict.WARNED
+    account.iam.of_bucket["bindings"].append({"role": "roles/storage.objectUser", **member})
+    assert examined(clock, service_account=SHARED)["store of instances"].verdict is Verdict.OK
+    account.allowed.remove("storage.buckets.getIamPolicy")
+    finding = examined(clock, service_account=SHARED)["store of instances"]
+    assert finding.verdict is Verdict.WARNED
+    assert "whether instances may use the store is unknown" in finding.detail
+
+
 def test_other_accounts_with_roles_are_warned_of(account: GcpAccount, clock: ManualClock) -> None:
     account.allowed.add("resourcemanager.projects.getIamPolicy")
     others(account, "billing-robot", "harmless", "switched-off", "spotrun-0123456789")

@@ -95,6 +95,16 @@ def granted_in_bucket(google: Google, bucket: str, permissions: Collection[str])
     return set(google.ask(f"say what you may do in gs://{bucket}", call).get("permissions", ()))
 
 
+def roles_in_bucket(google: Google, bucket: str, email: str) -> set[str]:
+    """
+    Return the roles that the bucket's own policy grants to a service account. Raise CloudError if the caller is not
+    allowed to read the policy.
+    """
+    call = Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}/iam", {"optionsRequestedPolicyVersion": "3"})
+    policy = google.ask(f"read the policy of gs://{bucket}", call)
+    return {role for member, role in _grants_to_accounts(policy) if member == email}
+
+
 def bucket_facts(google: Google, bucket: str) -> Mapping[str, Any]:
     return google.ask(f"read the settings of gs://{bucket}", Call(STORAGE, "GET", f"b/{quote(bucket, safe='')}"))
 

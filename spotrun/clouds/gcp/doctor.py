@@ -28,7 +28,17 @@ from spotrun.clouds.gcp.other_accounts import NAME as OTHERS
 from spotrun.clouds.gcp.other_accounts import other_account_findings
 from spotrun.clouds.gcp.price_checks import price_findings, price_list_findings
 from spotrun.clouds.gcp.quotas import Limits
-from spotrun.clouds.gcp.right_checks import BUCKET, GRANT, PROJECT, UNTOLD_RIGHTS, bucket_right_findings, right_findings
+from spotrun.clouds.gcp.right_checks import (
+    BUCKET,
+    GRANT,
+    PROJECT,
+    STORE,
+    UNREAD_POLICY,
+    UNTOLD_RIGHTS,
+    bucket_right_findings,
+    right_findings,
+    shared_account_findings,
+)
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.clouds.gcp.secret_checks import secret_findings
 from spotrun.clouds.gcp.surroundings import find_image, find_subnetwork, no_such_region
@@ -271,6 +281,9 @@ class GcpDoctor:
             yield failed(ACCOUNT, AccessDenied(what, hint=hint))
             return
         yield ok(ACCOUNT, f"{email} serves all runs, so runs are not isolated from one another")
+        if self._bucket is not None:
+            check = partial(shared_account_findings, self._google, self._bucket, email)
+            yield from findings_of(STORE, check, UNREAD_POLICY)
 
 
 def _no_account_tried() -> Iterable[Finding]:

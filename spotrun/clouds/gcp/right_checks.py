@@ -7,11 +7,20 @@ from functools import partial
 
 from spotrun.clouds.gcp import account_checks
 from spotrun.clouds.gcp.calls import Google
-from spotrun.doctor.finding import Finding, Refusal, failed, findings_of, ok, unknown, warned
+from spotrun.doctor.finding import Finding, Refusal, Verdict, failed, findings_of, ok, unknown, warned
 from spotrun.errors import AccessDenied, CloudError
 from spotrun.units import count_of
 
 PROJECT, BUCKET, END = "project permissions", "bucket permissions", "terminate"
+STORE = "store of instances"
+UNREAD_POLICY = Refusal(
+    "whether instances may use the store is unknown", "grant the current roles of infra/gcp", verdict=Verdict.WARNED
+)
+_TOO_LITTLE = {
+    f"roles/storage.{each}"
+    for each in ("bucketViewer", "legacyBucketReader", "legacyObjectReader", "objectCreator", "objectViewer")
+}
+"""Roles that do not allow both to read and to write: https://cloud.google.com/storage/docs/access-control/iam-roles"""
 GRANT = "grant the roles of infra/gcp (infra/gcp/README.md) to your account"
 UNTOLD_RIGHTS = Refusal("your permissions cannot be checked", advice=GRANT, error=CloudError)
 _END = "also grant the role spotrunEnd of infra/gcp: without it, only the time limit ends an instance"
@@ -104,6 +113,21 @@ def bucket_right_findings(google: Google, bucket: str, own_accounts: bool) -> It
     granted = account_checks.granted_in_bucket(google, bucket, {*needed, *ASIDE_IN_BUCKET})
     yield _of(BUCKET, needed, granted, f"of gs://{bucket}")
     yield from _lost(BUCKET, ASIDE_IN_BUCKET, granted)
+
+
+def shared_account_findings(google: Google, bucket: str, email: str) -> Iterator[Finding]:
+    """
+    Check that the account that all runs share may read and write in the bucket. The rights of the caller say nothing
+    about it. Raise AccessDenied if the caller is not allowed to read the bucket's policy.
+    """
+    roles = account_checks.roles_in_bucket(google, bucket, email)
+    if roles - _TOO_LITTLE:
+        yield ok(STORE, f"the policy of gs://{bucket} grants {', '.join(sorted(roles))} to {email}")
+        return
+    granted = f"only {', '.join(sorted(roles))}" if roles else "no role"
+    what = f"the policy of gs://{bucket} grants {granted} to {email}, so instances may be unable to use the store"
+    command = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member=serviceAccount:{email}"
+    yield warned(STORE, what, f"{command} --role=roles/storage.objectUser, unless the project's policy grants it")
 
 
 def _of(name: str, needed: Collection[str], granted: Collection[str], where: str) -> Finding:
