@@ -225,6 +225,14 @@ def to_the_cent(usd: float | Decimal) -> str:
     return f"{'-' if usd < 0 else ''}${text}"
 
 
+def plain_usd(usd: Decimal) -> str:
+    """
+    Write an exact amount of dollars without an exponent, and without needless zeros after the cents: `0.40`, `0.0536`.
+    """
+    whole, point, decimals = f"{usd:f}".partition(".")
+    return f"{whole}{point}{decimals[:2]}{decimals[2:].rstrip('0')}"
+
+
 @dataclass(frozen=True)
 class Amount:
     """An amount of CPUs or gigabytes: exactly `number` (`4`) or, if `at_least` is true, `number` or more (`4+`)."""

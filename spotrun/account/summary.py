@@ -29,7 +29,7 @@ from spotrun.account.work import Work, work_of
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
-from spotrun.units import count_of
+from spotrun.units import count_of, plain_usd
 
 CHANGED = "the same samples in the same order, but results may differ in their last bits"
 """What users can rely on if a training changes its instance type. Reports quote this text."""
@@ -258,7 +258,8 @@ def _egress(state: RunState) -> str:
     if not crossed:
         return "egress: none (same region)"
     rates = (
-        f"{region} ${storage.read_usd_per_gb(region)} a GB read, ${storage.write_usd_per_gb(region)} written"
+        f"{region} ${plain_usd(storage.read_usd_per_gb(region))} a GB read, "
+        f"${plain_usd(storage.write_usd_per_gb(region))} written"
         for region in crossed
     )
     return f"egress between the bucket in {storage.region} and {'; '.join(rates)}"

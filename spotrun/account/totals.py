@@ -25,6 +25,7 @@ from spotrun.run.billing import NANO_DOLLAR, ZERO, Meter, to_nano
 from spotrun.run.bounds import amount_of
 from spotrun.run.state import RunState
 from spotrun.spec.values import ON_DEMAND, is_instance_type
+from spotrun.units import plain_usd
 
 HOURS_PER_MONTH = 730
 MICROSECONDS_PER_HOUR = 3_600_000_000
@@ -283,7 +284,7 @@ def baseline_in_words(state: RunState) -> str:
     named, usd_per_hour = str(state.created.job("report").get("baseline", ON_DEMAND)), baseline_usd_per_hour(state)
     if usd_per_hour is not None:
         kind = f", {named} on demand" if is_instance_type(named) else ""
-        return f"${usd_per_hour} an hour{kind} (report.baseline)"
+        return f"${plain_usd(usd_per_hour)} an hour{kind} (report.baseline)"
     unpriced = f" (that of {named}, report.baseline, was not looked up)" if is_instance_type(named) else ""
     at_home = ", at home: that of the cheapest type in the cloud" if state.created.job("resources").get("home") else ""
     return f"the on-demand price of the same type{at_home}{unpriced}"

@@ -18,7 +18,7 @@ from spotrun.bench.flags import BenchFlags, about_types, base_of
 from spotrun.bench.meter import Measurement, Meter
 from spotrun.bench.report import Progress
 from spotrun.bench.result import BenchRow, Prices, TrialOutcome, begins_s, fate_of
-from spotrun.bench.scheduling import next_ones, shares
+from spotrun.bench.scheduling import CENT, next_ones, shares
 from spotrun.bench.trials import BenchTrial, spec_of, unnamed_arguments
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import SpecInvalid, SpotrunError, StoreError
@@ -45,7 +45,7 @@ from spotrun.spec.model import RunSpec
 from spotrun.spec.varied_arguments import unvaried
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
-from spotrun.units import count_of, to_the_second
+from spotrun.units import count_of, plain_usd, to_the_second
 
 LOOK_S = 0.25
 """Seconds of system time between two checks of the trials' progress."""
@@ -138,8 +138,9 @@ def require_budget(trials: Sequence[PlannedTrial], budget: Decimal | None) -> No
         if each.least_usd is not None and each.least_usd > budget:
             enough = sum((one.least_usd or Decimal(0) for one in trials), Decimal(0))
             raise SpecInvalid(
-                f"--budget {budget} is too small: trial {each.trial.name} needs at least ${each.least_usd} to begin",
-                hint=f"--budget {enough} lets all trials begin",
+                f"--budget {budget} is too small: trial {each.trial.name} needs at least "
+                f"${plain_usd(each.least_usd)} to begin",
+                hint=f"--budget {plain_usd(enough)} lets all trials begin",
             )
 
 
@@ -203,7 +204,7 @@ class _Bench:
             return None
         self._waiting.remove(turns[0])
         without = self._trials[turns[0]]
-        reason = f"${self._left_usd:.2f} are left, but it needs ${without.least_usd} to begin"
+        reason = f"${self._left_usd:.2f} are left, but it needs ${plain_usd(without.least_usd or CENT)} to begin"
         return BenchRow(trial=without.trial, fate=TrialOutcome.NO_MONEY, prices=without.prices, reason=reason)
 
     def _start(self, number: int, budget_usd: Decimal | None) -> None:

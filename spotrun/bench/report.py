@@ -32,7 +32,7 @@ from spotrun.report.tables import (
     short_duration,
 )
 from spotrun.report.view import Screen, View
-from spotrun.units import count_of
+from spotrun.units import count_of, plain_usd
 
 GIB = 1 << 30
 CAUSES = ("wait", "boot", "setup", "restore")
@@ -218,11 +218,12 @@ def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
     cheapest_row = best(rows)
     if cheapest_row is not None and sum(row.measured is not None for row in rows) > 1:
         price = cheapest(cheapest_row.prices)
+        assert price is not None, "the best row has a rate and a price"
         usd = cheapest_row.usd_of_job(price, samples)
         whole = "" if usd is None else f"; the whole job {_usd(usd)}"
         lines.append(
             f"cheapest: {cheapest_row.trial.name}, {_number(cheapest_row.per_usd(price))} {_unit(cheapest_row)} per "
-            f"dollar at ${price:f} an hour{whole}"
+            f"dollar at ${plain_usd(price)} an hour{whole}"
         )
     spent = sum((row.usd for row in rows), Decimal(0))
     lines.append(f"measuring has cost {as_text(round(spent, 4), spent, 4)}, by {count_of(len(rows), 'run')}")

@@ -38,6 +38,7 @@ from spotrun.run.events import BillingRule
 from spotrun.run.gang import MemberName
 from spotrun.run.member import Member
 from spotrun.run.state import RunState
+from spotrun.units import plain_usd
 
 EDGES = timedelta(seconds=2)
 """
@@ -402,8 +403,8 @@ class _InstanceLine:
         rest = self._tolerance()
         longer = abs(theirs - ours) * _SECONDS_PER_HOUR > exact_seconds(EDGES)
         if theirs and not (longer and theirs * min(known) - rest <= charged <= theirs * max(known) + rest):
-            rate = f"{round(charged / theirs, 6).normalize():f}"
-            yield f"the bill has ${rate}/h, the ledger has {' then '.join(f'${price}' for price in known)}/h"
+            rate, rates = round(charged / theirs, 6), " then ".join(f"${plain_usd(price)}" for price in known)
+            yield f"the bill has ${plain_usd(rate)}/h, the ledger has {rates}/h"
         if longer:
             yield f"the bill has {theirs * _SECONDS_PER_HOUR:.0f} s, the ledger has {ours * _SECONDS_PER_HOUR:.0f} s"
 

@@ -30,7 +30,7 @@ from spotrun.run.events import BillingRule
 from spotrun.secrets.reference import Reference
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
-from spotrun.units import Unreadable
+from spotrun.units import Unreadable, plain_usd
 
 if TYPE_CHECKING:
     from spotrun.clouds.local.own_machine import OwnMachine
@@ -138,7 +138,7 @@ class OwnedMachineCloud(Cloud):
         """
         rule, home = self._rented.billing(spec), spec.home
         assert home is not None
-        at_home = f"{spec.resources.home} at home ${home.price_usd_per_hour} an hour, {home.price_in_words}"
+        at_home = f"{spec.resources.home} at home ${plain_usd(home.price_usd_per_hour)} an hour, {home.price_in_words}"
         return replace(rule, source=f"{rule.source}; {at_home}")
 
     def types_listed(self, spec: RunSpec) -> Sequence[str]:

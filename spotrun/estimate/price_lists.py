@@ -17,7 +17,7 @@ from difflib import get_close_matches
 import msgspec
 
 from spotrun.run.price_tables import price_tables
-from spotrun.units import Unreadable, shown
+from spotrun.units import Unreadable, plain_usd, shown
 
 
 class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ def _colab() -> Iterator[ListPrice]:
         for name, usd in alone.prices.items():
             yield ListPrice(
                 type=f"{name} {gpu}",
-                what=f"{per_hour} compute units at ${usd} a hundred",
+                what=f"{per_hour} compute units at ${plain_usd(usd)} a hundred",
                 as_of=units.as_of,
                 source=source,
                 usd_per_hour=per_hour * (usd / 100),

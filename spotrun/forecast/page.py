@@ -12,6 +12,7 @@ from spotrun.forecast.report import COSTS, basis, cost_cells, expects, heading, 
 from spotrun.report.html.document import document
 from spotrun.report.html.drawing import ROW, axis, bar, bars, lane, legend, picture, tick
 from spotrun.report.html.markup import Markup, element, head, join, row, section, table
+from spotrun.units import plain_usd
 
 if TYPE_CHECKING:
     from spotrun.forecast.lifetime_forecast import Forecast
@@ -86,5 +87,8 @@ def _table(caption: str, columns: list[str], plan: Plan, cells: Cells) -> Markup
 
 
 def _offerings(plan: Plan) -> Markup:
-    rows = [row(str(each.offering), [f"${each.offering.price_usd_per_hour}/h", each.why]) for each in plan.offerings]
+    rows = [
+        row(str(each.offering), [f"${plain_usd(each.offering.price_usd_per_hour)}/h", each.why])
+        for each in plan.offerings
+    ]
     return table("Offerings", [head(name) for name in ("offering", "price", "why")], rows, class_="words")

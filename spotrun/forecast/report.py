@@ -23,7 +23,7 @@ from spotrun.report.tables import (
     print_figures,
     short_duration,
 )
-from spotrun.units import count_of, format_duration
+from spotrun.units import count_of, format_duration, plain_usd
 
 if TYPE_CHECKING:
     from spotrun.forecast.lifetime_forecast import Forecast
@@ -187,7 +187,7 @@ def show(plan: Plan, *, known: bool) -> None:
     if (line := expects(plan)) is not None:
         say(line)
     for each in plan.offerings:
-        say(f"{each.offering} at ${each.offering.price_usd_per_hour}/h: {each.why}", indent=2)
+        say(f"{each.offering} at ${plain_usd(each.offering.price_usd_per_hour)}/h: {each.why}", indent=2)
     say(plan.assumed)
     if (line := repeats(plan)) is not None:
         say(line)

@@ -14,7 +14,7 @@ from spotrun.market.accelerators import PEAK_TFLOPS
 from spotrun.offering import CapacityType, Offering
 from spotrun.spec.kinds import ANY_OF, AnyOf, Kind, NamedType
 from spotrun.spec.model import ResourcesSpec, RunSpec
-from spotrun.units import Amount, Unreadable
+from spotrun.units import Amount, Unreadable, plain_usd
 
 LIKE = 0.8
 """
@@ -234,7 +234,7 @@ def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadabl
     if not wanted:
         return Unreadable(f"no {said}offering suits", "write spot_policy: auto", at=("resources", "spot_policy"))
     cheapest = min(wanted, key=lambda found: found.price_usd_per_hour)
-    advice = f"write {cheapest.price_usd_per_hour:f} or more, the current price of {cheapest}, or leave it out"
+    advice = f"write {plain_usd(cheapest.price_usd_per_hour)} or more, the current price of {cheapest}, or leave it out"
     return Unreadable(f"no suitable {said}offering is within max_price", advice, at=("resources", "max_price"))
 
 
@@ -257,4 +257,4 @@ def _of_kind(offering: Offering, resources: ResourcesSpec) -> bool:
 def _priced(name: str, cheapest: Mapping[str, Decimal], comma: str = "") -> str:
     """Return the name with its lowest price, or without a price if the offerings have none."""
     price = cheapest[name]
-    return f"{name.strip()}{comma} from ${price:f}/h" if price else name.strip()
+    return f"{name.strip()}{comma} from ${plain_usd(price)}/h" if price else name.strip()

@@ -27,7 +27,7 @@ from spotrun.run.events import Entry
 from spotrun.run.fold import replay
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import Attempt, RunState
-from spotrun.units import count_of, to_the_second
+from spotrun.units import count_of, plain_usd, to_the_second
 
 _MAY_BE_NEWS = (
     *(ev.ResumedFrom, ev.NoticeSeen, ev.InstanceGone, ev.LaunchClosed, ev.DeadlineOutOfReach, ev.BudgetNearlySpent),
@@ -173,7 +173,7 @@ def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
     capacity type than before. Otherwise return None.
     """
     intent = state.launch_of(attempt).intent
-    where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
+    where = f"{offering_text(intent.offering)} at ${plain_usd(intent.offering.price_usd_per_hour)}/h"
     what = "the command" if is_plain(state) else "training"
     trained = [each for each in state.attempts.values() if each.number < attempt.number and each.trainers]
     if not trained:

@@ -47,7 +47,7 @@ from spotrun.run.state import Attempt, RunState
 from spotrun.spec.model import RunSpec
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND
-from spotrun.units import to_the_second
+from spotrun.units import plain_usd, to_the_second
 
 RETURN_TO_SPOT = "return to spot"
 NOT_ENDED = f"the cloud has not ended its instance within {to_the_second(ENDS_WITHIN)}"
@@ -223,7 +223,7 @@ def _return_choice(facts: Facts) -> Chosen | Wait:
         return Wait(reason="no spot pool may be requested yet")
     dearer = state.launch_of(state.current).intent.offering.price_usd_per_hour - spot[0].price_usd_per_hour
     kept = to_the_second(facts.now - state.current.started_at)
-    saved = "a sample costs less on spot" if choice(facts) else f"${dearer} an hour may be saved"
+    saved = "a sample costs less on spot" if choice(facts) else f"${plain_usd(dearer)} an hour may be saved"
     return Chosen(spot[0], f"on-demand was kept for {kept}, and {saved}")
 
 

@@ -39,7 +39,7 @@ from spotrun.spec.model import RunSpec
 from spotrun.strategies.catalogue import OnDemandOnly
 from spotrun.strategies.port import ON_DEMAND, Choice, Situation, Strategy
 from spotrun.strategies.reserve import return_to
-from spotrun.units import to_the_cent, to_the_second
+from spotrun.units import plain_usd, to_the_cent, to_the_second
 
 HANDOVER = timedelta(minutes=2)
 """Upper bound of the time from the last step before a planned handover to the first step after it."""
@@ -268,7 +268,8 @@ def _because(facts: Facts, moment: Situation, place: Choice, offering: Offering)
         if moment.running is not None and moment.running in moment.spot:
             if choice(facts):
                 return "a sample costs less on that offering"
-            return f"${offering.price_usd_per_hour} an hour instead of {to_the_cent(moment.spot[moment.running])}"
+            before = to_the_cent(moment.spot[moment.running])
+            return f"${plain_usd(offering.price_usd_per_hour)} an hour instead of {before}"
     elif spec.resources.spot_policy == "on-demand":
         return "spot_policy is on-demand"
     elif workload(facts) is None:

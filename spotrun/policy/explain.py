@@ -17,7 +17,7 @@ from spotrun.policy.pools import just_lost
 from spotrun.policy.ranking import on_demand_now, spot_now
 from spotrun.policy.throughput import choice, kind_of, times_first
 from spotrun.spec.model import RunSpec
-from spotrun.units import format_duration, to_the_cent
+from spotrun.units import format_duration, plain_usd, to_the_cent
 
 SAW = {Fate.LOST: "an instance was lost", Fate.REFUSED: "a run was refused"}
 
@@ -75,7 +75,7 @@ def _far_away(offering: Offering, facts: Facts) -> str:
         return ""
     rate = created.storage.write_usd_per_gb(offering.region)
     start = f", {to_the_cent(there.start_usd)} a start" if there.start_usd else ""
-    return f"; the bucket is in {created.storage.region}: each GB of a checkpoint costs ${rate} more{start}"
+    return f"; the bucket is in {created.storage.region}: each GB of a checkpoint costs ${plain_usd(rate)} more{start}"
 
 
 def _when_without_spot(spec: RunSpec) -> str:

@@ -10,6 +10,7 @@ from spotrun.account.summary import RunSummary
 from spotrun.clock import zone
 from spotrun.report.tables import dollars
 from spotrun.run.state import RunState
+from spotrun.units import plain_usd
 
 
 def budget_forecast(
@@ -27,7 +28,7 @@ def budget_line(found: BudgetForecast) -> str:
     """
     spent = dollars(found.spent_usd) if found.spent_usd else "$0"
     clock = f" {zone(found.time_scale)}"
-    line = f"{spent} of ${found.budget_usd:f}" + passing(found.passes_at, found.epoch, "it", clock)
+    line = f"{spent} of ${plain_usd(found.budget_usd)}" + passing(found.passes_at, found.epoch, "it", clock)
     if found.needs_usd is None:
         return line
     return f"{line}{': ' if found.passes_at is None else ', and '}needs {dollars(found.needs_usd)}"

@@ -19,7 +19,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import Entry
 from spotrun.run.protection import UNPROTECTED
 from spotrun.run.reasons import in_one_line
-from spotrun.units import count_of
+from spotrun.units import count_of, plain_usd
 
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SENTENCE_MAX = 3000
@@ -90,7 +90,7 @@ def _detail(text: str) -> str:
 
 
 def _intended(event: ev.LaunchIntended) -> str:
-    price = f"${event.offering.price_usd_per_hour}/h" + (" simulated" if event.offering.simulated else "")
+    price = f"${plain_usd(event.offering.price_usd_per_hour)}/h" + (" simulated" if event.offering.simulated else "")
     if event.count is UNSET:
         return f"launching {event.offering} at {price} ({event.reason})"
     return f"launching {count_of(event.count, 'member')} of {event.offering} at {price} each ({event.reason})"

@@ -31,7 +31,7 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
-from spotrun.units import count_of
+from spotrun.units import count_of, plain_usd
 
 EVENTS_SHOWN = 10
 """Maximum number of lines with events on the live screen."""
@@ -252,7 +252,7 @@ def _place(state: RunState, names: Sequence[MemberName]) -> str:
     offering = launches[0].intent.offering
     how_many = f"{len(names)} x " if len(names) > 1 else ""
     usd_per_hour = sum((launch.newest_price_usd_per_hour for launch in launches), ZERO)
-    return f"{how_many}{offering} at ${usd_per_hour}/h" + (" simulated" if offering.simulated else "")
+    return f"{how_many}{offering} at ${plain_usd(usd_per_hour)}/h" + (" simulated" if offering.simulated else "")
 
 
 def _budget(tick: Tick, summary: RunSummary, now: datetime) -> str:

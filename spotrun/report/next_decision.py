@@ -21,6 +21,7 @@ from spotrun.report.why import offering_text
 from spotrun.run.events import RunCreated
 from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.spec.model import RunSpec
+from spotrun.units import plain_usd
 
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
@@ -128,7 +129,7 @@ def _sums(state: RunState, running: Launch) -> str | None:
         return None
     spot, dear = known[-1].newest_price_usd_per_hour, running.intent.offering.price_usd_per_hour
     if spot >= dear:
-        return f"at ${spot}/h it would save nothing just now"
+        return f"at ${plain_usd(spot)}/h it would save nothing just now"
     seconds = changeover(state)
     cost_usd = spot * Decimal(round(seconds)) / 3600
     pays_after = timedelta(hours=float(cost_usd / (dear - spot)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
+from spotrun.units import plain_usd
+
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -14,7 +16,7 @@ def sparkline(prices: Sequence[Decimal | None]) -> str:
     if not known:
         return ""
     low, high = min(known), max(known)
-    price_range = f"${low:f}/h" if low == high else f"${low:f} to ${high:f}/h"
+    price_range = f"${plain_usd(low)}/h" if low == high else f"${plain_usd(low)} to ${plain_usd(high)}/h"
     return f"{bars(prices)} {price_range}"
 
 

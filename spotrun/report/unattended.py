@@ -13,6 +13,7 @@ from spotrun.report.tables import plain
 from spotrun.run.events import RunCreated
 from spotrun.run.member import Member
 from spotrun.run.state import Launch, RunState
+from spotrun.units import plain_usd
 
 
 def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
@@ -71,6 +72,6 @@ def _running(state: RunState) -> str:
 
 def _instance(launch: Launch, member: Member) -> str:
     offering = launch.intent.offering
-    price = f"${launch.newest_price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
+    price = f"${plain_usd(launch.newest_price_usd_per_hour)}/h" + (" simulated" if offering.simulated else "")
     name = f"launch {launch.number}" if member.recorded is None else member.recorded.instance_id
     return f"{name} ({offering} at {price})"

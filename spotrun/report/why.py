@@ -31,7 +31,7 @@ from spotrun.run.gang import MemberName
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import Attempt, RunState
 from spotrun.spec.model import RunSpec
-from spotrun.units import count_of, to_the_second
+from spotrun.units import count_of, plain_usd, to_the_second
 
 TICKS_WAITED = 5
 """
@@ -161,9 +161,9 @@ class _Narrator:
         self._wanted_since = self._idle_since = entry.at
         wishes = [_capacity_wish(self._spec)]
         if event.budget_usd is not None:
-            wishes.append(f"for ${event.budget_usd} at most")
+            wishes.append(f"for ${plain_usd(event.budget_usd)} at most")
         if event.price_cap_usd_per_hour is not None:
-            wishes.append(f"never above ${event.price_cap_usd_per_hour} an hour")
+            wishes.append(f"never above ${plain_usd(event.price_cap_usd_per_hour)} an hour")
         if event.deadline_at is not None:
             by = f"{event.deadline_at:%Y-%m-%d %H:%M} {zone(event.time_scale)}"
             wishes.append(f"done by {by}, strategy {self._spec.policy.strategy}")
@@ -171,9 +171,9 @@ class _Narrator:
 
     def _intended(self, before: RunState, entry: Entry, event: ev.LaunchIntended) -> Narrated:
         offering = event.offering
-        price = f"${offering.price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
+        price = f"${plain_usd(offering.price_usd_per_hour)}/h" + (" simulated" if offering.simulated else "")
         below = event.on_demand_usd_per_hour - offering.price_usd_per_hour
-        cheaper = f", ${below} an hour below on-demand" if below > 0 else ""
+        cheaper = f", ${plain_usd(below)} an hour below on-demand" if below > 0 else ""
         what = f"{'' if event.instances == 1 else f'{event.instances} x '}{offering_text(offering)} at {price}"
         sentence = f"asked for {what}{cheaper}{self._after_wait(before, entry)}: {event.reason}"
         return _kind_of_launch(before, event), sentence

@@ -28,6 +28,7 @@ from spotrun.runner.creation import newborn, region_of
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
+from spotrun.units import plain_usd
 
 Answer = TypeVar("Answer")
 
@@ -102,7 +103,7 @@ class Market(NamedTuple):
     def _too_little(self, why: str) -> SpecInvalid:
         least, nodes = self.least_usd, self.spec.num_nodes
         first = "the first instance needs" if nodes == 1 else f"the {nodes} instances need"
-        needed = "" if least is None else f": {first} ${least}"
+        needed = "" if least is None else f": {first} ${plain_usd(least)}"
         reason = f"nothing could be launched: {why}"
         return SpecInvalid(reason, hint=f"raise budget.max_usd{needed}", key=("budget", "max_usd"))
 

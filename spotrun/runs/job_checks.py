@@ -33,7 +33,7 @@ from spotrun.secrets.values import require_variables
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
-from spotrun.units import format_duration, to_the_cent
+from spotrun.units import format_duration, plain_usd, to_the_cent
 
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
 """
@@ -150,7 +150,7 @@ def about_home(spec: RunSpec) -> str | None:
     if home is None:
         return None
     elsewhere = "" if home.is_here else f" It is {home.host}; only a runner there can use it."
-    return f"{name} costs ${home.price_usd_per_hour} an hour: {home.price_in_words}.{elsewhere}"
+    return f"{name} costs ${plain_usd(home.price_usd_per_hour)} an hour: {home.price_in_words}.{elsewhere}"
 
 
 def alone_at_home(spec: RunSpec) -> str | None:

@@ -21,6 +21,7 @@ from spotrun.errors import LedgerDamaged, RunCopied, SpecInvalid
 from spotrun.runs.asking import confirm, say
 from spotrun.runs.known_record import KnownRecord, forget
 from spotrun.runs.open_run import OpenRun, writer
+from spotrun.units import plain_usd
 
 if TYPE_CHECKING:  # commands that create no run start faster without it
     from spotrun.runner.creation import NewRun
@@ -114,7 +115,7 @@ def _executed(run: OpenRun) -> Iterator[str]:
         yield f"run its {train.title} on this machine, with your rights"
     if not run.cloud.here:
         budget = run.created.budget_usd
-        yield f"rent instances on {run.cloud.name}" + (f" for up to ${budget}" if budget is not None else "")
+        yield f"rent instances on {run.cloud.name}" + (f" for up to ${plain_usd(budget)}" if budget is not None else "")
     commands = [each.command for each in run.spec.notify if each.command is not None]
     for command in commands:
         yield f"run {command!r} in a shell on this machine, to send its notifications"

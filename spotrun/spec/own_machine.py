@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, StrictInt, WithJso
 from spotrun.spec import fields
 from spotrun.spec.strict import Model
 from spotrun.spec.values import kind_of
-from spotrun.units import Unreadable, shown
+from spotrun.units import Unreadable, plain_usd, shown
 
 LARGEST = Decimal(10) ** 15
 ABOVE_ZERO = "write a number above 0"
@@ -161,9 +161,9 @@ class HardwareSpec(Machine):
         return ", ".join(self._parts())
 
     def _parts(self) -> Iterator[str]:
-        kept = f" and ${self.maintenance_usd:f} of upkeep" if self.maintenance_usd else ""
+        kept = f" and ${plain_usd(self.maintenance_usd)} of upkeep" if self.maintenance_usd else ""
         used = f"{self.days_per_month:f} days a month"
         hours = "" if self.hours_per_day == 24 else f" of {self.hours_per_day:f} h"
-        yield f"${self.purchase_usd:f}{kept} over {self.months:f} months of {used}{hours}"
+        yield f"${plain_usd(self.purchase_usd)}{kept} over {self.months:f} months of {used}{hours}"
         if self.watts is not None and self.usd_per_kwh is not None:
-            yield f"{self.watts:f} W at ${self.usd_per_kwh:f} a kWh"
+            yield f"{self.watts:f} W at ${plain_usd(self.usd_per_kwh)} a kWh"

@@ -12,6 +12,7 @@ from spotrun.report.folding import say
 from spotrun.report.machine_readable import json_object
 from spotrun.report.tables import NOTHING, FiguresTable, dollars, plain, print_table
 from spotrun.sweep.rungs import SweepPlan, TrialProgress, best_of, held_usd, metric_of
+from spotrun.units import plain_usd
 
 
 class TrialShown(msgspec.Struct, frozen=True):
@@ -106,7 +107,7 @@ def notes(sweep: SweepShown) -> list[str]:
     simulated = " (simulated)" if sweep.simulated else ""
     held = held_usd([each.trial for each in sweep.trials]) - sweep.spent_usd
     kept = f", and ${held:.2f} are reserved for the trials that still run" if held > 0 else ""
-    cost = f"they cost {dollars(sweep.spent_usd)}{simulated} of ${sweep.plan.budget_usd}{kept}"
+    cost = f"they cost {dollars(sweep.spent_usd)}{simulated} of ${plain_usd(sweep.plan.budget_usd)}{kept}"
     lines.append(f"{len(sweep.trials)} of {sweep.plan.trials} trials have begun; {cost}.")
     if sweep.ended:
         lines.append(f"No more trials begin: {plain(sweep.ended)}.")
@@ -162,7 +163,7 @@ def _figure(value: float | None) -> str:
 
 
 def begun(run: str, params: Mapping[str, str], budget_usd: Decimal) -> str:
-    return f"{run} begins: {params_in_words(params)}, with up to ${budget_usd}"
+    return f"{run} begins: {params_in_words(params)}, with up to ${plain_usd(budget_usd)}"
 
 
 def progress(run: str, before: TrialProgress | None, now: TrialProgress, metric: str | None) -> Sequence[str]:

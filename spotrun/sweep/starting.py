@@ -39,7 +39,7 @@ from spotrun.store.opening import open_store
 from spotrun.sweep.attending import Sweeping, SweepJob
 from spotrun.sweep.report import SweepShown, params_in_words
 from spotrun.sweep.rungs import ALONE, LEAST, SPARE, Begin, SweepPlan, need_of, next_actions, trials_of
-from spotrun.units import count_of, format_duration, parse_usd, to_the_second
+from spotrun.units import count_of, format_duration, parse_usd, plain_usd, to_the_second
 
 SUFFIX = "-sweep"
 RATES = ("acc", "auc", "f1", "iou", "bleu", "rouge", "precision", "recall", "psnr", "r2")
@@ -116,7 +116,9 @@ def attended(
             return Outcome(None, None)
         count = count_of(len(asked.wanted.params), "trial")
         default = not billed(asked.wanted.spec)
-        confirm(yes, f"Begin {count} for ${plan.budget_usd}?", default=default, declined="nothing was launched")
+        confirm(
+            yes, f"Begin {count} for ${plain_usd(plan.budget_usd)}?", default=default, declined="nothing was launched"
+        )
     elif dry_run:
         raise SpecInvalid(
             f"the sweep {asked.name} has begun already", hint="without --dry-run, the same command continues it"
@@ -299,7 +301,9 @@ def _short_life(prepared: Prepared, first: Begin) -> list[str]:
     assert life is not None, prepared.chosen  # otherwise it would not be the first choice
     if first.work is not None or life >= ALONE:
         return []
-    reserves = f"the first trial's budget of ${first.budget_usd} reserves only {to_the_second(life)} of an instance"
+    reserves = (
+        f"the first trial's budget of ${plain_usd(first.budget_usd)} reserves only {to_the_second(life)} of an instance"
+    )
     return [f"{reserves} at its maximum price, its start included: raise --budget, or lower resources.max_price"]
 
 
@@ -330,7 +334,8 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
         raise SpecInvalid(
-            f"{flag} is too small: a trial needs at least ${least} to begin", hint=f"raise it to at least {least}"
+            f"{flag} is too small: a trial needs at least ${plain_usd(least)} to begin",
+            hint=f"raise it to at least {plain_usd(least)}",
         )
     dearest = max(each.price_usd_per_hour for each in offerings) * spec.num_nodes
     return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest), market

@@ -11,7 +11,7 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.price_list import read_price_list
 from spotrun.clouds.aws.prices import spot_prices
 from spotrun.doctor.finding import Finding, Refusal, Verdict, findings_of, ok, warned
-from spotrun.units import count_of
+from spotrun.units import count_of, plain_usd
 
 ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to your user or role"
 _SPOT = "spot.amazonaws.com"
@@ -32,7 +32,10 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
     for name in types:
         told = sorted(found[-1].usd_per_hour for pool, found in spot.items() if pool.instance_type == name)
         if told:
-            yield ok("spot prices", f"{name}: ${told[0]} to ${told[-1]} an hour in {count_of(len(told), 'zone')}")
+            yield ok(
+                "spot prices",
+                f"{name}: ${plain_usd(told[0])} to ${plain_usd(told[-1])} an hour in {count_of(len(told), 'zone')}",
+            )
         else:
             hint = "name another type or region, or set spot_policy: on-demand"
             yield warned(
