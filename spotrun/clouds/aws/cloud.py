@@ -61,6 +61,20 @@ https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
 """
 
 
+_IMAGE_ID = re.compile(r"ami-[0-9a-f]{8,17}")
+"""Ids of EC2's resources: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html"""
+_NAMES = {
+    "security_group": (
+        "write its name: aws ec2 describe-security-groups --group-ids {} --query 'SecurityGroups[].GroupName'"
+    ),
+    "launch_template": (
+        "write its name: aws ec2 describe-launch-templates --launch-template-ids {} "
+        "--query 'LaunchTemplates[].LaunchTemplateName'"
+    ),
+}
+"""The key of each name in place of which a user might write an id, with the command that shows the name."""
+
+
 class Aws(Cloud):
     """
     EC2. A job's `aws` section names regions and instance types, and the machine image, network and role of each
@@ -85,6 +99,7 @@ class Aws(Cloud):
             yield Unreadable(f"{uri} cannot be reached from instances on aws", advice, at=("checkpoint", "uri"))
         yield from zone_elsewhere(spec)
         yield from _misnamed(spec)
+        yield from _misspelled(spec.aws)
         yield from never_rented_kinds(self, spec)
         one, types = spec.resources.instance_type, spec.aws.instance_types
         if one and types and one not in types:
@@ -314,6 +329,17 @@ def _misnamed(spec: RunSpec) -> Iterator[Unreadable]:
     for name, at in named:
         if (unknown := unknown_region(name.lower())) is not None:
             yield Unreadable(unknown.message, unknown.suggestion, at=at)
+
+
+def _misspelled(aws: AwsSpec) -> Iterator[Unreadable]:
+    """Yield an error for each id in place of a name, and for each name in place of an id."""
+    if aws.image_id is not None and not _IMAGE_ID.fullmatch(aws.image_id):
+        advice = "write an id like ami-0123456789abcdef0, or name an SSM parameter under image_parameter"
+        yield Unreadable(f"{aws.image_id} is not the id of a machine image", advice, at=("aws", "image_id"))
+    named = {"security_group": (aws.security_group, "sg-"), "launch_template": (aws.launch_template or "", "lt-")}
+    for key, (text, prefix) in named.items():
+        if re.fullmatch(f"{prefix}[0-9a-f]{{8,17}}", text):
+            yield Unreadable(f"{text} is an id, not a name", _NAMES[key].format(text), at=("aws", key))
 
 
 def _sdk() -> AbstractContextManager[None]:
