@@ -44,6 +44,15 @@ def init(
         str | None,
         typer.Option("--instance-type", metavar="TYPE", help="With --cloud: rent this type, instead of a GPU."),
     ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option(
+            "--region",
+            metavar="REGION",
+            help="With --cloud: rent in this region.",
+            show_default="the region of your settings",
+        ),
+    ] = None,
 ) -> None:
     """Write a first job file for a script. Its comments show other useful keys."""
     from spotrun.spec.file import check_job, require_script
@@ -51,6 +60,23 @@ def init(
 
     require_script(script)
     job = script.with_suffix(".yaml") if out is None else out
+    _require_place(job, script, force)
+    rented = _rented(cloud, store, instance_type, region)
+    text = first_job(script, arguments or (), job, rented)
+    flags = {
+        "resources.cloud": cloud,
+        "checkpoint.uri": store,
+        "resources.instance_type": instance_type,
+        "resources.region": region,
+    }
+    check_job(job, text, flags)
+    write_text(job, text)
+    write_text(job.with_name(SCHEMA_FILE), schema_text())
+    _say_next(job, script, rented)
+
+
+def _require_place(job: Path, script: Path, force: bool) -> None:
+    """Raise SpecInvalid if the job cannot be written to the file `job`."""
     if job.is_dir() or not job.parent.is_dir():
         raise SpecInvalid(f"{job} is a folder, or its folder does not exist", hint="use --out to name a file")
     if job.parent.resolve() != script.parent.resolve():
@@ -58,13 +84,6 @@ def init(
         raise SpecInvalid(f"{job} is not next to {script}", hint=hint)
     if job.exists() and not force:
         raise SpecInvalid(f"{job} exists already", hint="name another file with --out, or add --force")
-    rented = _rented(cloud, store, instance_type)
-    text = first_job(script, arguments or (), job, rented)
-    flags = {"resources.cloud": cloud, "checkpoint.uri": store, "resources.instance_type": instance_type}
-    check_job(job, text, flags)
-    write_text(job, text)
-    write_text(job.with_name(SCHEMA_FILE), schema_text())
-    _say_next(job, script, rented)
 
 
 def _say_next(job: Path, script: Path, rented: Rented | None) -> None:
@@ -87,7 +106,7 @@ def _say_next(job: Path, script: Path, rented: Rented | None) -> None:
         print(warning)
 
 
-def _rented(cloud: str | None, store: str | None, instance_type: str | None) -> Rented | None:
+def _rented(cloud: str | None, store: str | None, instance_type: str | None, region: str | None) -> Rented | None:
     """
     Return where and what the job rents; None if no cloud is named, or if it is the local one.
 
@@ -99,18 +118,19 @@ def _rented(cloud: str | None, store: str | None, instance_type: str | None) -> 
     from spotrun.spec.template import Rented
 
     if cloud is None:
-        given = [flag for flag, value in (("--store", store), ("--instance-type", instance_type)) if value is not None]
+        flags = {"--store": store, "--instance-type": instance_type, "--region": region}
+        given = [flag for flag, value in flags.items() if value is not None]
         if given:
             raise SpecInvalid(f"{given[0]} works only with --cloud", hint="add --cloud aws or --cloud gcp")
         return None
     named = cloud_named(cloud)
-    if named.here and store is None and instance_type is None:
+    if named.here and store is None and instance_type is None and region is None:
         return None
     if not named.example_kind:
         raise SpecInvalid(f"init writes no job for {cloud}", hint="leave out --cloud, and edit the file")
-    found = store or named.usual_store(None, RentalFlags())
+    found = store or named.usual_store(None, RentalFlags(() if region is None else (region,)))
     if found is None:
         hint = f"--store names another bucket; infra/{cloud}/README.md makes one"
         raise SpecInvalid(f"there is no bucket of spotrun's in your {cloud} account", hint=hint)
     wanted = ("accelerators", named.example_kind) if instance_type is None else ("instance_type", instance_type)
-    return Rented(cloud, found, *wanted)
+    return Rented(cloud, found, *wanted, region or named.usual_region())

@@ -72,6 +72,13 @@ class CloudRules(Protocol[_Spec]):
     def interrupts(self, spec: _Spec) -> bool:
         """Return True if this cloud ever takes spot instances away."""
 
+    def usual_region(self) -> str | None:
+        """
+        Return the region that the user's settings for this cloud name; None if they name none. A new job that names no
+        region rents there.
+        """
+        return None
+
     def longest_life(self, spec: _Spec, offering: Offering) -> timedelta | None:
         """Return the maximum lifetime of an instance of this offering; None if the cloud sets no limit."""
         return None

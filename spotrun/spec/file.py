@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from spotrun.address import DEFAULT_STORE, mistyped
 from spotrun.errors import SpecInvalid, SpotrunError, found
+from spotrun.spec.clouds import BUILT_IN, find_cloud
 from spotrun.spec.kinds import ANY_OF, entries_of
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec, files_of_module
@@ -171,6 +172,7 @@ def resolve(
         _spell_choice(draft)
         _take_arguments(draft, arguments)
         apply_overrides(draft, overrides)
+        _take_region(draft)
         resolve_paths(draft, default_store)
         spec = _validated(draft)
         for problem in () if spec is None else plain_secrets(spec.envs, spec.cloud.instead_of_envs):
@@ -575,6 +577,19 @@ def resolve_paths(draft: Draft, default_store: str) -> None:
     elif isinstance(aws, dict) and advisor is not None and not (isinstance(advisor, str) and "://" in advisor):
         file = _expanded(draft, ("aws", "advisor"), advisor)
         aws["advisor"] = advisor if file is None else str(file)
+
+
+def _take_region(draft: Draft) -> None:
+    """Take the region of the user's settings into a job that names none, so that all its runners use the same one."""
+    resources = draft.data.get("resources")
+    if not isinstance(resources, dict) or resources.get("cloud") not in BUILT_IN:
+        return
+    cloud = resources["cloud"]
+    if resources.get("region") is None and resources.get("zone") is None:
+        region = find_cloud(cloud).usual_region()
+        section = None if region is None else draft.section(cloud)
+        if section is not None:
+            section.setdefault("regions", [region])
 
 
 def _name_this_machine(draft: Draft) -> None:

@@ -524,7 +524,8 @@ class AwsSpec(Model):
     regions: tuple[fields.CloudName, ...] = Field(
         default=("us-east-1",),
         max_length=30,
-        description="The regions to look in, unless `resources` name a region or a zone.",
+        description="The regions to look in, unless `resources` name a region or a zone. Without this key, a new run "
+        "looks in the region of your AWS settings, if they name one.",
     )
     instance_types: tuple[fields.CloudName, ...] = Field(
         default=(),

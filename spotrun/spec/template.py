@@ -35,14 +35,15 @@ def schema_text() -> str:
 
 class Rented(NamedTuple):
     """
-    The answer to where and what a first job rents: a cloud, the store of its runs, and the key under resources that
-    names what to rent, with its value.
+    The answer to where and what a first job rents: a cloud, the store of its runs, the key under resources that names
+    what to rent, with its value, and the region; None for the cloud's default.
     """
 
     cloud: str
     store: str
     key: str
     value: str
+    region: str | None = None
 
 
 def first_job(script: Path, arguments: Sequence[str], job: Path, rented: Rented | None = None) -> str:
@@ -93,4 +94,6 @@ def _kept_in(rented: Rented) -> str:
 
 def _rented_lines(rented: Rented) -> str:
     wanted = f"  {rented.key}: {written(rented.value)}"
-    return f"  cloud: {rented.cloud}\n{wanted:<28} # `spotrun offers --cloud {rented.cloud}` lists types and prices\n"
+    region = "" if rented.region is None else f"  region: {written(rented.region)}\n"
+    listed = f"`spotrun offers --cloud {rented.cloud}` lists types and prices"
+    return f"  cloud: {rented.cloud}\n{region}{wanted:<28} # {listed}\n"

@@ -9,8 +9,11 @@ from pathlib import Path
 import boto3
 import pytest
 
+from spotrun.clouds.aws.cloud import CLOUD as AWS
+from spotrun.clouds.cloud import RentalFlags
 from spotrun.errors import SpecInvalid
 from spotrun.spec.file import load_spec
+from spotrun.spec.model import RunSpec
 from tests.support.called_spotrun import Spotrun
 from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.gce_catalog import PROJECT
@@ -75,3 +78,44 @@ def test_a_store_that_is_named_is_written_without_a_call(called: Spotrun) -> Non
     )
     refused = called.call("init", "train.py", "--cloud", "slurm", "--force", code=SpecInvalid.exit_code)
     assert "init writes no job for slurm" in refused
+
+
+def test_a_job_that_names_no_region_has_that_of_the_settings(
+    called: Spotrun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`offers` reads the same settings, so what it shows is what `launch` rents."""
+    job = Path("plain.yaml")
+    job.write_text("train: {script: train.py}\nresources: {cloud: aws}\ncheckpoint: {uri: s3://my-bucket/runs}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    assert regions(job) == ("us-east-1",)
+    (tmp_path / "config").write_text("[default]\nregion = ap-south-1\n")
+    assert regions(job) == ("ap-south-1",)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert regions(job) == ("eu-west-1",)
+    stored = load_spec(job).to_dict()
+    monkeypatch.setenv("AWS_REGION", "eu-west-2")
+    assert regions(job) == ("eu-west-2",)
+    assert RunSpec.from_dict(stored).aws.regions == ("eu-west-1",), "a run keeps the region that it began with"
+    job.write_text(f"{job.read_text()}aws: {{regions: [us-west-2]}}\n")
+    assert load_spec(job).aws.regions == ("us-west-2",)
+
+
+def regions(job: Path) -> tuple[str, ...]:
+    """Those of the job, and of a command without a job, which must be the same."""
+    (found,) = {load_spec(job).aws.regions, AWS.regions(None, RentalFlags())}
+    return found
+
+
+def test_init_writes_the_region_into_the_job(called: Spotrun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    words = ("init", "train.py", "--cloud", "aws", "--store", "s3://my-bucket/runs")
+    called.call(*words)
+    assert load_spec(Path("train.yaml")).resources.region == "eu-west-1"
+    called.call(*words, "--force", "--region", "us-west-2")
+    assert load_spec(Path("train.yaml")).resources.region == "us-west-2"
+    refused = called.call(*words, "--force", "--region", "us-wset-2", code=SpecInvalid.exit_code)
+    assert "--region: AWS has no region us-wset-2" in refused
+    refused = called.call("init", "train.py", "--region", "us-west-2", "--force", code=SpecInvalid.exit_code)
+    assert "--region works only with --cloud" in refused

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import cache, cached_property
@@ -51,13 +53,15 @@ def _session() -> RoleSession:
     return session
 
 
-def default_region() -> str:
-    """Return the region that the environment or the AWS profile names; raise CloudError if neither names one."""
-    with translated("find a region"):
-        name = _session().get_config_variable("region")
-    if not name:
-        raise CloudError("no AWS region is set", hint="give --region us-east-1, or set AWS_DEFAULT_REGION")
-    return str(name)
+def usual_region() -> str | None:
+    """
+    Return the region that AWS_REGION, AWS_DEFAULT_REGION or the AWS profile names, in this order; None if none does.
+    """
+    named = os.environ.get("AWS_REGION")
+    if not named:
+        with contextlib.suppress(CloudError), translated("find a region"):
+            named = _session().get_config_variable("region")
+    return named or None
 
 
 def require_regions(names: Iterable[str]) -> None:

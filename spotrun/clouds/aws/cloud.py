@@ -106,6 +106,13 @@ class Aws(Cloud):
             advice = "remove one of them"
             yield Unreadable(f"does not list resources.instance_type, {one}", advice, at=("aws", "instance_types"))
 
+    def usual_region(self) -> str | None:
+        try:
+            from spotrun.clouds.aws.calls import usual_region
+        except ModuleNotFoundError:
+            return None
+        return usual_region()
+
     def secret(self, name: str) -> Reference:
         return Reference(PARAMETER, PARAMETERS + name)
 
@@ -227,7 +234,7 @@ class Aws(Cloud):
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        everywhere, clock = in_small_letters(regions) or AwsSpec().regions, system_clock()
+        everywhere, clock = in_small_letters(regions) or _without_job().regions, system_clock()
         driver = _driver(AwsConfig(regions=everywhere), clock)
         return Account(driver, _guards(everywhere, clock), _identities(everywhere, clock))
 
@@ -242,9 +249,8 @@ class Aws(Cloud):
     def offers(self, wish: RentalFlags) -> Quotes:
         with _sdk():
             from spotrun.clouds.aws.advisor import read_advice, with_bands
-            from spotrun.clouds.aws.calls import default_region
             from spotrun.clouds.aws.quotes import read_quotes
-        regions = in_small_letters(wish.regions or (default_region(),))
+        regions = in_small_letters(wish.regions) or _without_job().regions
         self._require(regions)
         config = AwsConfig(regions=regions, instance_types=in_small_letters(wish.instance_types))
         clock = system_clock()
@@ -385,8 +391,14 @@ def _repository(spec: RunSpec | None) -> str:
     return repository_of(spec.image)
 
 
+def _without_job() -> AwsSpec:
+    """Return the settings of a job that names nothing, in the region of the user's settings."""
+    region = CLOUD.usual_region()
+    return AwsSpec() if region is None else AwsSpec(regions=(region.lower(),))
+
+
 def _around(spec: RunSpec | None, wish: RentalFlags) -> AwsSpec:
-    aws = AwsSpec() if spec is None else spec.aws
+    aws = _without_job() if spec is None else spec.aws
     if wish.image is None:
         return aws
     if wish.image.startswith("/"):
