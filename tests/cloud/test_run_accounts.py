@@ -175,6 +175,18 @@ def test_refused_step_names_the_roles_and_the_shared_account(
     assert made(google) == WHOLE
 
 
+def test_store_whose_folders_a_runner_may_not_share_is_refused_with_one_that_works(
+    google: GoogleServer, accounts: RunAccounts
+) -> None:
+    """A condition of infra/gcp knows the folders of runs by their place, below `runs/`."""
+    with pytest.raises(AccessDenied) as raised:
+        accounts.make(UID, f"gs://{BUCKET}/my-runs/r-{UID}")
+    assert "storage.managedFolders.setIamPolicy" in raised.value.message
+    assert "share only folders below runs/: use --store gs://BUCKET/runs" in str(raised.value.hint)
+    google.denied.clear()
+    assert accounts.make("9876543210", f"gs://{BUCKET}/team/runs/r-9876543210") is not None
+
+
 def test_two_runners_at_once_make_one_account(google: GoogleServer, accounts: RunAccounts) -> None:
     for method in MAKING[1:]:
         google.before(method, lambda: new_accounts().make(UID, URI))

@@ -39,6 +39,9 @@ TRIES_MAX = 5
 """Maximum number of tries to change a policy while other processes change it too."""
 _SHARE = "set gcp.service_account to one account that all runs share"
 _GRANT = "deploy the current infra/gcp, grant its roles to the user who runs spotrun, and use --store gs://BUCKET/runs"
+_RUNS = "/runs/"
+"""The part of a folder's path by which a condition in infra/gcp knows the folders that a runner may share."""
+_USE_RUNS = "the roles of infra/gcp let a runner share only folders below runs/: use --store gs://BUCKET/runs"
 _REAP = (
     "`spotrun reap --cloud gcp` removes the accounts of runs that are over; a project can have 100 service accounts; "
     "request more at https://console.cloud.google.com/iam-admin/quotas"
@@ -135,8 +138,11 @@ class RunAccounts:
             return self._rewritten(folder, lambda policy: granted(policy, email, self._project, folder))
         except NotThere as error:
             raise CloudUnavailable(f"another runner is removing the folder's policy: {error.message}") from error
-        except IdentityUnknown:
+        except (IdentityUnknown, CredentialsRefused, PerimeterForbids):
             raise
+        except AccessDenied as error:
+            hint = error.hint if _RUNS in f"/{folder.root}" else _USE_RUNS
+            raise AccessDenied(error.message, hint=hint) from error
         except CloudError as error:
             raise self._why(folder, error) from error
 
