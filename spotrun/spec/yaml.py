@@ -34,6 +34,7 @@ _resolver = yaml.resolver.Resolver()
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})", re.ASCII)
 _FLOAT = re.compile(r"[-+]?([0-9]{1,18}\.[0-9]{0,18}|\.[0-9]{1,18})([eE][-+]?[0-9]{1,2})?", re.ASCII)
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
+_CLOSED_BY = {"{": "}", "[": "]", '"': '"', "'": "'"}
 _NO_VALUE = "has no value"
 NULLS = ("", "~", "null", "Null", "NULL")
 """Texts that YAML reads as a missing value."""
@@ -104,17 +105,17 @@ def read_yaml(text: str, begin: str = BEGIN) -> Document:
     Read the document in `text`. This never raises an error: what is wrong with the text is listed in `problems`.
     Messages use `begin` as an example of how a file of this kind begins.
     """
-    document = Document()
+    document, composer = Document(), _Composer(text, begin)
     try:
         _refuse_unprintable(text)
-        root = _Composer(text, begin).root()
+        root = composer.root()
         if root.kind != "mapping":
             raise _Stop(root.at, "the file must hold key: value lines, not " + _an(root), f"begin with {begin}")
         document.data = _Constructor(document).value(root, ())
     except _Stop as stop:
         document.problems.append((stop.at, stop.problem))
     except yaml.MarkedYAMLError as error:
-        document.problems.append(_syntax_problem(error, text))
+        document.problems.append(_unclosed(error, text, composer.newest) or _syntax_problem(error, text))
     except yaml.YAMLError as error:
         document.problems.append((TOP, Problem((), f"is not YAML: {shown(error, 200)}", "check it with an editor")))
     return document
@@ -151,6 +152,28 @@ def _refuse_unprintable(text: str) -> None:
         raise _Stop(at, f"contains the control character U+{ord(match[0]):04X}", "remove it")
 
 
+def _unclosed(error: yaml.MarkedYAMLError, text: str, newest: Any) -> tuple[Position, Problem] | None:
+    """
+    Return the problem of a bracket or a quote that begins on a line before the one at which the parser stopped; None if
+    there is no such bracket or quote. The parser stops far behind it, at text that belongs to other keys. `newest` is
+    the newest event of the parser.
+    """
+    stopped, began = error.problem_mark, error.context_mark
+    of_bracket = (error.context or "").startswith("while parsing a flow")
+    endless = error.context == "while scanning a quoted scalar" and "unexpected" in (error.problem or "")
+    if not of_bracket and not endless:  # a quote may have ended at one that was to begin another text
+        quoted = isinstance(newest, yaml.ScalarEvent) and newest.style in _CLOSED_BY
+        began = newest.start_mark if quoted and stopped and newest.end_mark.line == stopped.line else None
+    if stopped is None or began is None or (began.line >= stopped.line and not endless):
+        return None
+    lines = text.splitlines()
+    opened, ends = lines[began.line][began.column : began.column + 1], stopped.line >= len(lines)
+    closed_by = _CLOSED_BY.get(opened, opened)
+    comma = f", or a comma is missing before line {stopped.line + 1}" if of_bracket and not ends else ""
+    reason = f"is not YAML: the {opened} that begins here is not closed{'' if endless else ' on its line'}{comma}"
+    return _position(began), Problem((), reason, f"write the {closed_by} that closes it")
+
+
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> tuple[Position, Problem]:
     mark = error.problem_mark or error.context_mark
     said = error.problem or error.context or "cannot be read"
@@ -182,10 +205,15 @@ class _Composer:
     """
 
     def __init__(self, text: str, begin: str) -> None:
-        self.events: Iterator[Any] = yaml.parse(text, Loader=_Parser)
+        self.events: Iterator[Any] = map(self.noted, yaml.parse(text, Loader=_Parser))
+        self.newest: Any = None
         self.begin = begin
         self.anchors: dict[str, _Node] = {}
         self.nodes = 0
+
+    def noted(self, event: Any) -> Any:
+        self.newest = event
+        return event
 
     def root(self) -> _Node:
         next(self.events)
