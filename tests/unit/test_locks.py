@@ -57,6 +57,12 @@ def test_the_lock_has_the_peers_of_the_benchmark() -> None:
     assert unmet(wanted, locked(PEERS)) == []
 
 
+def test_a_guide_installs_the_locked_torch() -> None:
+    guides = (page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    installed = {version for text in guides for version in re.findall(r"pip install [^`\n]*torch==([\w.]+)", text)}
+    assert installed == {pin.version.partition("+")[0] for pin in locked(TORCH) if pin.name == "torch"}
+
+
 @pytest.mark.parametrize("name", EXTRAS)
 def test_the_lock_has_all_that_pyproject_names(name: str) -> None:
     needs = asked_for([extra for each in EXTRAS for extra in EXTRAS[each] if each in (name, *BEFORE[name])])
