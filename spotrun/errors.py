@@ -3,6 +3,7 @@ Defines every failure that a user of spotrun can meet, with its exit code.
 
     SpotrunError                 1   the base of all below
     ├── SpecInvalid              2   the YAML or a flag is wrong; nothing was started
+    │   └── SeveralInvalid           several of the errors here, found at once
     ├── RunNotFound              3   no run of that id, name or address
     ├── RunEnded                 4   the run failed, or was stopped, before it was complete
     ├── StoreError               5   the object store cannot be used
@@ -119,6 +120,50 @@ class RunNotFound(SpotrunError):
 
 class RunEnded(SpotrunError):
     exit_code = 4
+
+
+class SeveralInvalid(SpecInvalid):
+    """Several independent checks of a job or of flags failed. `errors` lists their errors."""
+
+    def __init__(self, errors: Sequence[SpotrunError]) -> None:
+        super().__init__(f"{len(errors)} problems\n" + "\n".join(f"  {error.one_line}" for error in errors))
+        self.errors = errors
+
+    def problems_found(self) -> list[dict[str, object]]:
+        return [problem for error in self.errors for problem in error.problems_found()]
+
+
+class Unsound(Exception):
+    """A check reads a value of a job that has a mistake of its own, which another check reports."""
+
+
+class Mistakes:
+    """
+    Collects the errors of independent checks, so that the user gets all of them at once. Each check is a `with` block.
+    If a check cannot reach the cloud, `refuse` is called immediately, because the others would not reach it either.
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[SpotrunError] = []
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, SpotrunError):
+            self.errors += error.errors if isinstance(error, SeveralInvalid) else [error]
+        if isinstance(error, CloudError):
+            self.refuse()
+        return isinstance(error, (SpotrunError, Unsound))
+
+    def refuse(self) -> None:
+        """
+        Raise the error that was collected, or a SeveralInvalid if there are several. Do nothing if there are none.
+        """
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            raise SeveralInvalid(self.errors)
 
 
 class StoreError(SpotrunError):

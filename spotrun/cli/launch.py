@@ -81,6 +81,7 @@ def launch(
     """Train a job to its end, on spot capacity where possible. A script needs no job file."""
     from spotrun import address
     from spotrun.runs.nightly import attend_tonight
+    from spotrun.runs.offline_checks import check_launch_offline
     from spotrun.runs.open_run import default_store
     from spotrun.runs.prepared import prepare
     from spotrun.spec.file import load_spec, placed
@@ -98,7 +99,8 @@ def launch(
         "checkpoint.uri": None if store is None else address.absolute(store),
         **_variables(env or []),
     }
-    spec = load_spec(spec_path, overrides, default_store(), arguments or ())
+    check = None if nightly and not dry_run else check_launch_offline  # an unfinished run needs no checks
+    spec = load_spec(spec_path, overrides, default_store(), arguments or (), check)
     _say_what_is_not_used(spec_path)
 
     def prepared_now() -> Prepared:

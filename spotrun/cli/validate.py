@@ -42,8 +42,8 @@ def validate(
     from spotrun.address import absolute
     from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import say
-    from spotrun.runs.first_look import not_offered
-    from spotrun.runs.job_checks import about_home, check_script, left_behind
+    from spotrun.runs.job_checks import about_home, check_script
+    from spotrun.runs.offline_checks import check_job_offline
     from spotrun.runs.open_run import default_store
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.schema import json_schema
@@ -57,17 +57,13 @@ def validate(
         raise SpecInvalid("--write works only with --from sky", hint="add --from sky, or leave out --write")
     if source is not None:
         known_word("--from", source, ("sky",))
-        spec, rents = _from_sky(spec_path, default_store(), write, as_json=as_json)
+        spec = _from_sky(spec_path, default_store(), write, as_json=as_json)
     else:
-        spec, rents = load_spec(spec_path, {"checkpoint.uri": store and absolute(store)}, default_store()), True
+        overrides = {"checkpoint.uri": store and absolute(store)}
+        spec = load_spec(spec_path, overrides, default_store(), check=check_job_offline)
     simulated = cloud_of(spec).simulated
     with placed(spec_path):
         unread = check_script(spec, here=cloud_of(spec).here)
-        left_behind(spec)
-        if simulated and (mistake := not_offered(spec)) is not None:
-            if rents:
-                raise mistake
-            say(f"note: the job cannot run on {spec.resources.cloud}: {mistake.message}")
     for note in filter(None, (unread, about_home(spec))):
         say(f"note: {note}")
     if not simulated:
@@ -90,15 +86,19 @@ def _say_what_was_not_asked(spec: RunSpec) -> None:
     say(f"note: {cloud} was not asked whether it has these resources; `spotrun launch --dry-run` asks the cloud")
 
 
-def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> tuple[RunSpec, bool]:
+def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> RunSpec:
     """
     Translate a SkyPilot file into a job, and show the translation of each key. If `write` is given, write the job to
-    that file. Return the job, and True if the SkyPilot file names a cloud.
+    that file. Return the job. If the SkyPilot file names no cloud, the job may be impossible on the local one.
 
     Raises:
         SpecInvalid: a key cannot be translated, or the job cannot be written to `write`.
     """
+    from spotrun.clouds.registry import cloud_of
     from spotrun.runs.asking import say
+    from spotrun.runs.first_look import not_offered
+    from spotrun.runs.job_checks import left_behind
+    from spotrun.spec.file import placed
     from spotrun.spec.sky.reading import read_sky, same_job
     from spotrun.units import count_of
 
@@ -122,7 +122,14 @@ def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> t
         assert same_job(write, text, store) == reading.spec, "the written file describes a different job"
         write_text(write, text)
         say(f"wrote {write}")
-    return reading.spec, reading.names_cloud
+    with placed(path):
+        left_behind(reading.spec)
+        simulated = cloud_of(reading.spec).simulated
+        if simulated and (mistake := not_offered(reading.spec)) is not None:
+            if reading.names_cloud:
+                raise mistake
+            say(f"note: the job cannot run on {reading.spec.resources.cloud}: {mistake.message}")
+    return reading.spec
 
 
 def _show(reading: Reading) -> None:

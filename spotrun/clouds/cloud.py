@@ -357,18 +357,29 @@ def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
     return found
 
 
-def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
-    """Yield an error for each instance type or accelerator that the job names, and that its cloud never rents out."""
-    one, key = spec.resources.instance_type, ("resources", "accelerators")
-    several = isinstance(spec.resources.accelerators, AnyOf)
-    named: list[tuple[tuple[str | int, ...], object]] = [
-        (("resources", "instance_type"), one),
-        *(((*key, ANY_OF, index) if several else key, kind) for index, kind in enumerate(spec.resources.kinds)),
-        *(((cloud.name, "instance_types", index), name) for index, name in enumerate(cloud.types_listed(spec))),
-    ]
-    for at, kind in named:
-        if kind is not None and (refused := cloud.never_rented(str(kind))) is not None:
-            yield Unreadable(refused.message, refused.suggestion, at=at)
+def never_rented_kinds(cloud: Cloud) -> tuple[Callable[[RunSpec], Iterator[Unreadable]], ...]:
+    """
+    Return checks that yield an error for each instance type or accelerator that a job names, and that the cloud never
+    rents out.
+    """
+
+    def refused(kind: object, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
+        if kind is not None and (found := cloud.never_rented(str(kind))) is not None:
+            yield Unreadable(found.message, found.suggestion, at=at)
+
+    def one_type(spec: RunSpec) -> Iterator[Unreadable]:
+        return refused(spec.resources.instance_type, ("resources", "instance_type"))
+
+    def kinds(spec: RunSpec) -> Iterator[Unreadable]:
+        key, several = ("resources", "accelerators"), isinstance(spec.resources.accelerators, AnyOf)
+        for index, kind in enumerate(spec.resources.kinds):
+            yield from refused(kind, (*key, ANY_OF, index) if several else key)
+
+    def listed_types(spec: RunSpec) -> Iterator[Unreadable]:
+        for index, kind in enumerate(cloud.types_listed(spec)):
+            yield from refused(kind, (cloud.name, "instance_types", index))
+
+    return one_type, kinds, listed_types
 
 
 def refuse_regions(cloud: Cloud, regions: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
-from spotrun.errors import SpecInvalid
+from spotrun.errors import Mistakes, SpecInvalid
 from spotrun.spec.model import NotifySpec, RunSpec
 
 TRY_S = 10.0
@@ -243,5 +243,12 @@ def require_sinks(spec: RunSpec) -> None:
     """
     Raise SpecInvalid if a receiver under `notify` cannot be used from this machine. Called before a run is created.
     """
+    mistakes = Mistakes()
     for number, wanted in enumerate(spec.notify):
-        open_sink(wanted, number)
+        with mistakes:
+            try:
+                open_sink(wanted, number)
+            except SpecInvalid as error:
+                error.key = ("notify", number, "webhook")
+                raise
+    mistakes.refuse()

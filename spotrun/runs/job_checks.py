@@ -85,6 +85,16 @@ def check_machine(spec: RunSpec) -> None:
     """
     if spec.cloud.here:
         require_framework(spec)
+    check_variables(spec)
+
+
+def check_variables(spec: RunSpec) -> None:
+    """
+    Check that this machine has each environment variable from which a secret of the job is read.
+
+    Raises:
+        SecretUnreadable: a variable is missing; SeveralInvalid if several are.
+    """
     require_variables(spec.secret_references, os.environ)
 
 

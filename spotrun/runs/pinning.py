@@ -56,7 +56,7 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
     if price is None:
         nearest = get_close_matches(kind, {each.instance_type for each in on_demand}, 1)
         raise SpecInvalid(
-            f"report.baseline: {spec.resources.cloud} does not offer {kind} in the job's regions",
+            f"{spec.resources.cloud} does not offer {kind} in the job's regions",
             hint=f"did you mean {nearest[0]}?" if nearest else "see `spotrun offers`, or write US dollars per hour",
             key=("report", "baseline"),
         )

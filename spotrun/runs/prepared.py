@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spotrun.clock import system_clock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.registry import clock_of, cloud_of
-from spotrun.errors import SpecInvalid, StoreError, needs_extra
+from spotrun.errors import Mistakes, SpecInvalid, StoreError, needs_extra
 from spotrun.market.world import World
 from spotrun.notify.sinks import require_sinks
 from spotrun.offering import Offering
@@ -30,7 +30,7 @@ from spotrun.run.state import RunState
 from spotrun.runner.creation import prepare_run
 from spotrun.runs import asking
 from spotrun.runs.first_look import Market, look_at_market
-from spotrun.runs.job_checks import about_home, check_job, check_machine, without_checkpoints
+from spotrun.runs.job_checks import CheckedJob, about_home, check_job, check_machine, without_checkpoints
 from spotrun.runs.known import create_known
 from spotrun.runs.open_run import OpenRun, attended, open_each, ours_first, who
 from spotrun.runs.pinning import with_baseline_price, with_image
@@ -130,10 +130,17 @@ def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, 
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
         SpotrunError: something that the run needs is missing on this machine, in the run's store or on its cloud.
     """
-    prepared = prepare_later(spec, cloud_of(spec), all_left_behind=dry_run, world=world)
-    pinned, of_image = with_image(prepared.spec, os.environ)
-    check_machine(pinned)
-    require_sinks(pinned)
+    mistakes = Mistakes()
+    with mistakes:
+        prepared = prepare_later(spec, cloud_of(spec), all_left_behind=dry_run, world=world)
+    with mistakes:
+        check_machine(spec)
+    with mistakes:
+        require_sinks(spec)
+    with mistakes:
+        found, of_image = with_image(spec, os.environ)
+    mistakes.refuse()
+    pinned = prepared.spec if found.image is None else prepared.spec.with_image(found.image)
     notes = [*prepared.notes, *of_image]
     if dry_run and not spec.cloud.here:
         doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
@@ -153,12 +160,17 @@ def prepare_later(
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
         SpotrunError: something that the run needs is missing in its store or on its cloud.
     """
-    stored = with_baseline_price(spec)
-    checked = check_job(stored, cloud, all_left_behind=all_left_behind)
-    market = look_at_market(stored, cloud, checked.runs, world=world)
-    chosen = market.first_choice()
-    earlier = _earlier_runs(stored.name, checked.runs)
-    _require_completion(stored, _newest_state(earlier), market)
+    mistakes, stored, checked = Mistakes(), spec, CheckedJob([], None)
+    with mistakes:
+        stored = with_baseline_price(spec)
+    with mistakes:
+        checked = check_job(stored, cloud, all_left_behind=all_left_behind)
+    with mistakes:
+        market = look_at_market(stored, cloud, checked.runs, world=world)
+        chosen = market.first_choice()
+        earlier = _earlier_runs(stored.name, checked.runs)
+        _require_completion(stored, _newest_state(earlier), market)
+    mistakes.refuse()
     return Prepared(stored, market, chosen, earlier, checked.notes, start=None, later=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spotrun.errors import needs_extra
+from spotrun.errors import Mistakes, needs_extra
 from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, SECRET, Reference, SecretNotInstalled, SecretUnreadable
 
 
@@ -36,11 +36,14 @@ def require_variables(references: Mapping[str, Reference], environment: Mapping[
     Check, before a run is created, that this machine has each environment variable that the references name.
 
     Raises:
-        SecretUnreadable: a variable is not set.
+        SecretUnreadable: a variable is not set; SeveralInvalid if several are not.
     """
+    mistakes = Mistakes()
     for name, reference in references.items():
-        if reference.kind == ENVIRONMENT:
-            _variable(name, reference, environment)
+        with mistakes:
+            if reference.kind == ENVIRONMENT:
+                _variable(name, reference, environment)
+    mistakes.refuse()
 
 
 def _of_kind(kind: str, references: Mapping[str, Reference]) -> dict[str, str]:
@@ -51,7 +54,9 @@ def _variable(name: str, reference: Reference, environment: Mapping[str, str]) -
     value = environment.get(reference.name, "")
     if not value:
         raise SecretUnreadable(
-            f"secret {name}: the variable {reference.name} is not set", hint=f"export {reference.name}"
+            f"secret {name}: the variable {reference.name} is not set",
+            hint=f"export {reference.name}",
+            key=("secrets", name),
         )
     return value
 

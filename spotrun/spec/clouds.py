@@ -57,7 +57,8 @@ class CloudRules(Protocol[_Spec]):
     def refusals(self, spec: _Spec) -> Iterator[Unreadable]:
         """
         Yield a problem for each part of the job that this cloud does not allow. The `at` of a problem is the key of
-        that part.
+        that part. If the job has mistakes, reading a value that has one raises Unsound. So pass one check for each part
+        to `spotrun.spec.strict.judged`: then the checks of all other parts are still made.
         """
 
     @abstractmethod

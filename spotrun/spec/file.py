@@ -9,7 +9,7 @@ import itertools
 import os
 import shlex
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from spotrun.address import DEFAULT_STORE, mistyped
-from spotrun.errors import SpecInvalid, SpotrunError, found
+from spotrun.errors import Mistakes, SeveralInvalid, SpecInvalid, SpotrunError, Unsound, found
 from spotrun.spec.clouds import BUILT_IN, find_cloud
 from spotrun.spec.kinds import ANY_OF, entries_of
 from spotrun.spec.leaks import plain_secrets
@@ -26,9 +26,10 @@ from spotrun.spec.own_machine import this_host
 from spotrun.spec.places import HARDWARE, HOME, has_machine, read_places
 from spotrun.spec.problems import OWN, Key, Problem, dotted, problem_at, problems_of, sentence
 from spotrun.spec.sky.job import translate
+from spotrun.spec.strict import Model
 from spotrun.spec.values import (
+    FIELDS_ONLY,
     STATE_FILES_MAX,
-    STORED,
     clean_text,
     in_yaml,
     kind_of,
@@ -49,6 +50,8 @@ _FLAGS = {
     "num_nodes": "--num-nodes",
     "policy.expected_work": "--work",
 }
+_REQUIRED: Mapping[str, object] = {"name": "job", "workdir": "/", "train": {}}
+"""A value for each key that each job has, to be used while the job's own value has a problem."""
 STARTERS = frozenset({"accelerate", "bash", "deepspeed", "mpirun", "python", "python3", "sh", "srun", "torchrun", "uv"})
 """Programs with which the command of a training usually begins."""
 
@@ -99,6 +102,7 @@ def load_spec(
     overrides: Mapping[str, object] | None = None,
     default_store: str = DEFAULT_STORE,
     arguments: Sequence[str] = (),
+    check: Callable[[RunSpec], object] | None = None,
 ) -> RunSpec:
     """
     Return the spec that a job file and the flags of a command describe. Keys that are not given have their defaults. If
@@ -111,13 +115,25 @@ def load_spec(
     {"resources.max_price": "2.50", "resources.spot_policy": "spot", "envs.LR": "0.1"}. None means that the flag was not
     given. These values are checked like those of the file, but a problem names the flag (`--max-price`, `--spot`,
     `--env LR`). `default_store` is the default of `checkpoint.uri`. If `arguments` are not empty, they replace the
-    arguments of the script.
+    arguments of the script. `check` is called with the job to raise further errors, which are listed with the job's
+    problems. If it reads a value that has a problem, `Unsound` ends it.
 
     Raises:
         SpecFileInvalid: lists every problem with its key, line and suggestion; nothing was started.
+        SpotrunError: `check` raised it, and there is no other problem.
     """
-    path = Path(path)
-    return _resolved(path, _document(path), overrides or {}, default_store, arguments)
+    mistakes, draft = Mistakes(), Draft(Path(path), Document())
+    with mistakes:
+        draft = Draft(Path(path), _document(Path(path)))
+        if resolve(draft, overrides or {}, default_store, arguments) is None:
+            told = f"`spotrun validate --from sky {shown(path, 200)}` shows the translation of each key"
+            raise SpecFileInvalid(draft.path, draft.placed(), told if draft.of_sky else None)
+    if check is not None:
+        with mistakes:
+            check(draft.sound)
+    if mistakes.errors:
+        raise draft.located(mistakes.errors)
+    return draft.sound
 
 
 def check_job(path: Path, text: str, flags: Mapping[str, object]) -> None:
@@ -143,23 +159,13 @@ def _document(path: Path) -> Document:
     return read_yaml(read_text(path))
 
 
-def _resolved(
-    path: Path, document: Document, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
-) -> RunSpec:
-    draft = Draft(path, document)
-    spec = resolve(draft, overrides, default_store, arguments)
-    if spec is None:
-        told = f"`spotrun validate --from sky {shown(path, 200)}` shows the translation of each key"
-        raise SpecFileInvalid(path, draft.placed(), told if draft.of_sky else None)
-    return spec
-
-
 def resolve(
     draft: Draft, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
 ) -> RunSpec | None:
     """
     Turn the draft into a job: translate its keys, apply the flags and arguments, resolve the paths, and check the
-    result. Return the job, or None if there are problems. This changes the draft, and adds the problems to it.
+    result. Return the job, or None if there are problems. This changes the draft, and adds the problems to it. The
+    draft then also has the values without problems, as `sound`.
     """
     if not draft.hopeless():
         _leave_out_own_keys(draft)
@@ -174,35 +180,38 @@ def resolve(
         apply_overrides(draft, overrides)
         _take_region(draft)
         resolve_paths(draft, default_store)
-        spec = _validated(draft)
-        for problem in () if spec is None else plain_secrets(spec.envs, spec.cloud.instead_of_envs):
-            draft.add_found(problem)
-        if spec is not None and not draft.problems:
-            return spec
-    return None
+        draft.sound = _validated(draft)
+        for key in {problem.key for _, problem in draft.problems} - {()}:
+            draft.sound = draft.sound.without(key)
+    return None if draft.problems else draft.sound
 
 
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """
     Extend an error that the `with` block raises about a key of the job: add the source of the key's value, which is the
-    line in the file at `path`, or the flag.
+    line in the file at `path`, or the flag. If there are several errors, raise a SpecFileInvalid that lists them.
     """
     try:
         yield
     except SpotrunError as error:
-        draft = Draft(path, _document(path)) if error.key else None
-        if draft is not None and not draft.hopeless():
-            _take_places(draft)
-            _take_sky(draft)
-            _take_use_spot(draft)
-            _spell_choice(draft)
-            apply_overrides(draft, overrides or {})
-            problem = draft.place(None, Problem(error.key, error.message))
-            if problem.line is None or draft.document.positions:  # a script has no lines with keys
-                error.place = problem.to_dict()
-                error.message = str(problem)
-        raise
+        errors = error.errors if isinstance(error, SeveralInvalid) else [error]
+        draft = Draft(path, _document(path)) if any(each.key for each in errors) else None
+        if draft is None or draft.hopeless():
+            raise
+        _take_places(draft)
+        _take_sky(draft)
+        _take_use_spot(draft)
+        _spell_choice(draft)
+        apply_overrides(draft, overrides or {})
+        raise draft.located(errors) from error.__cause__
+
+
+def _of_nothing() -> RunSpec:
+    """Return a job of which no value is known."""
+    spec = RunSpec.model_construct()
+    vars(spec).clear()
+    return spec
 
 
 @dataclass
@@ -224,6 +233,8 @@ class Draft:
     of_sky: bool = False
     """True if the file has keys that only SkyPilot has."""
     flags: dict[Key, str] = field(default_factory=dict)
+    sound: RunSpec = field(default_factory=_of_nothing)
+    """The job without the values that have problems. Reading one of those raises Unsound."""
 
     def __post_init__(self) -> None:
         self.problems = [*self.document.problems]
@@ -266,8 +277,7 @@ class Draft:
 
     def placed(self) -> tuple[PlacedProblem, ...]:
         """Return the problems in the order of their lines; problems of flags come last."""
-        placed = dict.fromkeys(self.place(at, problem) for at, problem in self.problems)
-        return tuple(sorted(placed, key=lambda p: (p.line is None, p.line or 0, p.column or 0)))
+        return _by_line(self.place(at, problem) for at, problem in self.problems)
 
     def place(self, at: Position | None, problem: Problem) -> PlacedProblem:
         flag = next((self.flags[above] for above in _self_and_above(problem.key) if above in self.flags), None)
@@ -275,6 +285,28 @@ class Draft:
             return PlacedProblem(None, flag, problem.message, problem.suggestion)
         key = self._as_spelled(problem.key)
         return in_file(self.path, self.document, at, Problem(key, problem.message, problem.suggestion))
+
+    def located(self, errors: Sequence[SpotrunError]) -> SpotrunError:
+        """
+        Return the only one of `errors` with the place of its key added to its message, or a SpecFileInvalid that lists
+        them all.
+        """
+        if len(errors) > 1:
+            hint = next((error.hint for error in errors if isinstance(error, SpecFileInvalid)), None)
+            return SpecFileInvalid(self.path, _by_line(itertools.chain(*map(self._problems, errors))), hint)
+        (error,) = errors
+        problem = self.place(None, Problem(error.key, error.message))
+        if error.key and (problem.line is None or self.document.positions):  # a script has no lines with keys
+            error.place = problem.to_dict()
+            error.message = str(problem)
+        return error
+
+    def _problems(self, error: SpotrunError) -> tuple[PlacedProblem, ...]:
+        if isinstance(error, SpecFileInvalid):
+            return error.problems
+        if error.key:
+            return (self.place(None, Problem(error.key, error.message, error.hint)),)
+        return (PlacedProblem(None, "", error.message, error.hint),)
 
     def _as_spelled(self, key: Key) -> Key:
         """
@@ -285,6 +317,11 @@ class Draft:
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
             key = key if above is None else self.spelled[above] + key[len(above) :]
         return key
+
+
+def _by_line(problems: Iterable[PlacedProblem]) -> tuple[PlacedProblem, ...]:
+    """Return each of the problems once, in the order of their lines; those without a line come last."""
+    return tuple(sorted(dict.fromkeys(problems), key=lambda p: (p.line is None, p.line or 0, p.column or 0)))
 
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
@@ -724,38 +761,64 @@ def _scripts_like(workdir: Path, name: str) -> str:
     return f"did you mean {shown(close[0])}?" if close else "write a path relative to workdir"
 
 
-def _validated(draft: Draft) -> RunSpec | None:
-    try:
-        return RunSpec.model_validate(draft.data)
-    except ValidationError as error:
-        found = problems_of(error, RunSpec)
-        fields_are_sound = not all(detail["loc"] for detail in error.errors())
-        for problem in (*found, *(() if fields_are_sound else _refused_with(draft.data, found))):
+def _validated(draft: Draft) -> RunSpec:
+    """
+    Check the draft against the model, and return the job. A value that has a problem cannot be read in the job: so the
+    checks of values against each other are made for all other values.
+    """
+    spec, found = _read_fields(draft.data, FIELDS_ONLY)
+    lost = {problem.key for problem in found}.union(
+        *({problem.key, problem.meant} for _, problem in draft.problems),
+        {problem.meant for problem in found},
+        draft.document.unreadable,
+    ) - {()}
+    if found:
+        found += _read_fields(draft.data, None)[1]
+    sound = _without(draft.data, lost) if lost or spec is None else spec
+    for problem in (*found, *_disagreements(sound, ())):
+        draft.add_found(problem)
+    instead = "name it under secrets instead"
+    with contextlib.suppress(Unsound):
+        instead = sound.cloud.instead_of_envs
+    with contextlib.suppress(Unsound):
+        for problem in plain_secrets(sound.envs, instead):
             draft.add_found(problem)
-        return None
+    return sound
 
 
-def _refused_with(data: Mapping[str, Any], found: Sequence[Problem]) -> Iterator[Problem]:
+def _read_fields(data: Mapping[str, Any], context: str | None) -> tuple[RunSpec | None, list[Problem]]:
+    try:
+        return RunSpec.model_validate(data, context=context), []
+    except ValidationError as error:
+        return None, problems_of(error, RunSpec)
+
+
+def _without(data: Mapping[str, Any], lost: Collection[Key]) -> RunSpec:
     """
-    Yield what the job's cloud refuses in the values that have none of the problems `found`, so that the user learns of
-    all problems at once. Yield nothing if the values without problems are too few for this.
+    Return the job that `data` describes, without the values at the keys `lost`. If a section is no section without one
+    of them, the whole section is left out.
     """
-    if any(problem.key == ("resources", "cloud")[: len(problem.key)] for problem in found):
-        return
-    rest = copy.deepcopy(dict(data))
-    for problem in found:
-        _remove(rest, problem.key)
-    with contextlib.suppress(ValidationError):
-        spec = RunSpec.model_validate(rest, context=STORED)
-        for refusal in spec.cloud.refusals(spec):
-            if not any(_overlap(refusal.at, problem.key) for problem in found):
-                yield problem_at((), refusal)
+    rest, more, shorter = copy.deepcopy(dict(data)), set(lost), 0
+    spec: RunSpec | None = None
+    while spec is None:
+        for key in more:
+            _remove(rest, key)
+        spec, found = _read_fields({**_REQUIRED, **rest}, FIELDS_ONLY)
+        more |= {problem.key[: max(1, len(problem.key) - shorter)] for problem in found}
+        shorter += 1
+    for key in more:
+        spec = spec.without(key)
+    return spec
 
 
-def _overlap(one: Key, other: Key) -> bool:
-    """Return True if one of the two keys is, or is inside of, the other."""
-    shared = min(len(one), len(other))
-    return one[:shared] == other[:shared]
+def _disagreements(section: Model, at: Key) -> Iterator[Problem]:
+    """Yield a problem for each value that contradicts another one, in a section of a job and in those inside it."""
+    for name, value in vars(section).items():
+        inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple) else ()
+        for part, each in ((), value), *(((part,), each) for part, each in inside):
+            if isinstance(each, Model):
+                yield from _disagreements(each, (*at, name, *part))
+    yield from (problem_at(at, found) for found in section.disagreements())
 
 
 def _remove(data: Any, key: Key) -> None:

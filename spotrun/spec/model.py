@@ -23,7 +23,6 @@ from pydantic import (
     StrictBool,
     StrictInt,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 
@@ -38,7 +37,7 @@ from spotrun.spec.image import SERVER, Image, image_of, refused_login
 from spotrun.spec.kinds import AnyOf, Kind
 from spotrun.spec.market_script import Action
 from spotrun.spec.own_machine import FIGURES, HardwareSpec
-from spotrun.spec.problems import Disagreements, problems_of
+from spotrun.spec.problems import problems_of
 from spotrun.spec.strict import Model
 from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
 from spotrun.units import Steps, Unreadable, format_duration
@@ -86,16 +85,18 @@ class TrainSpec(Model):
         'way. "!out/*.log" excludes files.',
     )
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> TrainSpec:
+    def _exactly_one(self) -> Iterator[Unreadable]:
         given = [name for name in ("script", "module", "run") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise Unreadable(f"has both {' and '.join(given)}", "keep one of them")
+            yield Unreadable(f"has both {' and '.join(given)}", "keep one of them")
         if not given:
-            raise Unreadable("nothing to run", "write train: {script: train.py} or run: COMMAND")
-        if self.run is not None and self.args:
-            raise Unreadable("belongs to script, not to run", "write the arguments into run", at=("args",))
-        return self
+            yield Unreadable("nothing to run", "write train: {script: train.py} or run: COMMAND")
+
+    def _only_scripts_have_arguments(self) -> Iterator[Unreadable]:
+        if self.run is not None and self.args and self.script is None and self.module is None:
+            yield Unreadable("belongs to script, not to run", "write the arguments into run", at=("args",))
+
+    checks = (_exactly_one, _only_scripts_have_arguments)
 
     @property
     def state_dir(self) -> str:
@@ -347,11 +348,11 @@ class BudgetSpec(Model):
         default=None, description="Warn once when this share of max_usd is spent. Default: 0.8."
     )
 
-    @model_validator(mode="after")
-    def _a_warning_needs_a_budget(self) -> BudgetSpec:
+    def _a_warning_needs_a_budget(self) -> Iterator[Unreadable]:
         if self.warn_at is not None and self.max_usd is None:
-            raise Unreadable("works only with max_usd", "add budget.max_usd, or remove warn_at", at=("warn_at",))
-        return self
+            yield Unreadable("works only with max_usd", "add budget.max_usd, or remove warn_at", at=("warn_at",))
+
+    checks = (_a_warning_needs_a_budget,)
 
 
 class ReportSpec(Model):
@@ -372,14 +373,14 @@ class ReportSpec(Model):
         description="The on-demand price of the instance type in `baseline`, in US dollars per hour. `launch` sets it.",
     )
 
-    @model_validator(mode="after")
-    def _a_price_goes_with_a_type(self, info: ValidationInfo) -> ReportSpec:
-        if self.baseline_usd_per_hour is not None and self.baseline_type is None and info.context != STORED:
+    def _a_price_goes_with_a_type(self) -> Iterator[Unreadable]:
+        if self.baseline_usd_per_hour is not None and self.baseline_type is None:
             advice = "name the instance type in baseline, or write the dollars there and remove this key"
-            raise Unreadable(
+            yield Unreadable(
                 "works only with a baseline that is an instance type", advice, at=("baseline_usd_per_hour",)
             )
-        return self
+
+    checks_if_new = (_a_price_goes_with_a_type,)
 
     @property
     def baseline_type(self) -> str | None:
@@ -406,11 +407,11 @@ class NotifySpec(Model):
         default=NEWS_KINDS, description="Which notifications to send. Default: all."
     )
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> NotifySpec:
+    def _exactly_one(self) -> Iterator[Unreadable]:
         if (self.webhook is None) == (self.command is None):
-            raise Unreadable("needs one of webhook and command", "write webhook: $SLACK_WEBHOOK or command: COMMAND")
-        return self
+            yield Unreadable("needs one of webhook and command", "write webhook: $SLACK_WEBHOOK or command: COMMAND")
+
+    checks = (_exactly_one,)
 
     @property
     def variable(self) -> str | None:
@@ -491,31 +492,28 @@ class LocalMarketSpec(Model):
     )
     script: tuple[ScriptStep, ...] = Field(default=(), description="What happens to the market, step by step.")
 
-    @model_validator(mode="after")
-    def _only_a_generated_market_recommends(self, info: ValidationInfo) -> LocalMarketSpec:
-        if self.recommended is not None and self.market != "generated" and info.context != STORED:
-            raise Unreadable(
+    def _only_a_generated_market_recommends(self) -> Iterator[Unreadable]:
+        if self.recommended is not None and self.market != "generated":
+            yield Unreadable(
                 "works only with market: generated",
                 "write local.market: generated, or remove recommended",
                 at=("recommended",),
             )
-        return self
 
-    @model_validator(mode="after")
-    def _only_what_meets_one_meets_members(self) -> LocalMarketSpec:
+    def _only_what_meets_one_meets_members(self) -> Iterator[Unreadable]:
         for index, step in enumerate(self.script):
             if step.members is not None and not step.then.meets_one:
-                raise Unreadable(f"{step.then} affects all members", "remove it", at=("script", index, "members"))
-        return self
+                yield Unreadable(f"{step.then} affects all members", "remove it", at=("script", index, "members"))
 
-    @model_validator(mode="after")
-    def _spot_returns_after_it_was_gone(self) -> LocalMarketSpec:
+    def _spot_returns_after_it_was_gone(self) -> Iterator[Unreadable]:
         gone = False
         for index, step in enumerate(self.script):
             if step.then is Action.SPOT_RETURNS and not gone:
-                raise Unreadable("spot is not gone", "add a step no-spot before it", at=("script", index, "then"))
+                yield Unreadable("spot is not gone", "add a step no-spot before it", at=("script", index, "then"))
             gone = step.then is Action.NO_SPOT or (gone and step.then is not Action.SPOT_RETURNS)
-        return self
+
+    checks = (_only_what_meets_one_meets_members, _spot_returns_after_it_was_gone)
+    checks_if_new = (_only_a_generated_market_recommends,)
 
 
 class AwsSpec(Model):
@@ -559,11 +557,11 @@ class AwsSpec(Model):
         "profile for each run, which allows access only to this run's folder, and removes the profile at the end.",
     )
 
-    @model_validator(mode="after")
-    def _looks_somewhere(self) -> AwsSpec:
+    def _looks_somewhere(self) -> Iterator[Unreadable]:
         if not self.regions:
-            raise Unreadable("names no region", "name one, like us-east-1", at=("regions",))
-        return self
+            yield Unreadable("names no region", "name one, like us-east-1", at=("regions",))
+
+    checks = (_looks_somewhere,)
 
 
 class GcpSpec(Model):
@@ -612,11 +610,11 @@ class GcpSpec(Model):
         "service account for each run, which can reach only this run's folder, and removes the account at the end.",
     )
 
-    @model_validator(mode="after")
-    def _looks_somewhere(self) -> GcpSpec:
+    def _looks_somewhere(self) -> Iterator[Unreadable]:
         if not self.regions:
-            raise Unreadable("names no region", "name one, like us-central1", at=("regions",))
-        return self
+            yield Unreadable("names no region", "name one, like us-central1", at=("regions",))
+
+    checks = (_looks_somewhere,)
 
 
 class PartitionSpec(Model):
@@ -653,12 +651,12 @@ class PartitionSpec(Model):
         "before this time is over.",
     )
 
-    @model_validator(mode="after")
-    def _lives_long_enough_for_its_start(self) -> PartitionSpec:
+    def _lives_long_enough_for_its_start(self) -> Iterator[Unreadable]:
         if self.max_time < MAX_TIME_LEAST:
             advice = "write more, or name a partition whose jobs may run for longer"
-            raise Unreadable(f"must be at least {format_duration(MAX_TIME_LEAST)}", advice, at=("max_time",))
-        return self
+            yield Unreadable(f"must be at least {format_duration(MAX_TIME_LEAST)}", advice, at=("max_time",))
+
+    checks = (_lives_long_enough_for_its_start,)
 
 
 class SlurmSpec(Model):
@@ -683,19 +681,17 @@ class SlurmSpec(Model):
         "spotrun removes both when the instance ends.",
     )
 
-    @model_validator(mode="after")
-    def _waits_while_it_may_be_asked_for(self) -> SlurmSpec:
+    def _waits_while_it_may_be_asked_for(self) -> Iterator[Unreadable]:
         if self.wait > WAIT_MAX:
-            raise Unreadable(f"must be at most {format_duration(WAIT_MAX)}", "write less", at=("wait",))
-        return self
+            yield Unreadable(f"must be at most {format_duration(WAIT_MAX)}", "write less", at=("wait",))
 
-    @model_validator(mode="after")
-    def _names_each_partition_once(self) -> SlurmSpec:
+    def _names_each_partition_once(self) -> Iterator[Unreadable]:
         names = [each.name for each in self.partitions]
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise Unreadable(f"{name} is listed twice", "remove one of them", at=("partitions", index, "name"))
-        return self
+                yield Unreadable(f"{name} is listed twice", "remove one of them", at=("partitions", index, "name"))
+
+    checks = (_waits_while_it_may_be_asked_for, _names_each_partition_once)
 
 
 class RunSpec(Model):
@@ -812,48 +808,50 @@ class RunSpec(Model):
         resources = self.resources.model_copy(update={"image_id": str(image)})
         return self.model_copy(update={"resources": resources})
 
-    @model_validator(mode="after")
-    def _its_parts_agree(self, info: ValidationInfo) -> RunSpec:
-        """Check the values together. A stored job was checked when its run was created."""
-        if info.context != STORED and (found := [*self._disagreements(), *self._refusals()]):
-            raise Disagreements(found)
-        return self
-
-    def _disagreements(self) -> Iterator[Unreadable]:
-        """Yield an error for each pair of values that contradict each other."""
+    def _login_is_whole(self) -> Iterator[Unreadable]:
         refusal = None if self.resources.image_id is None else refused_login(self.envs, self.secrets)
         if refusal is not None:
             yield refusal
+
+    def _no_secret_is_in_envs(self) -> Iterator[Unreadable]:
         for name in self.secrets:
             if name in self.envs:
                 yield Unreadable("is also in envs", "remove it from envs", at=("secrets", name))
+
+    def _only_trainings_count_steps(self) -> Iterator[Unreadable]:
         if self.train.state and isinstance(self.checkpoint.every, Steps):
             advice = "write a time like 10m, or remove train.state: a training's files are in its checkpoints anyway"
             yield Unreadable("counts steps, and a command with train.state has no steps", advice, at=_EVERY)
+
+    def _own_machine_is_known(self) -> Iterator[Unreadable]:
         home = self.resources.home
         if home is not None and home not in self.hardware:
             close = get_close_matches(home, self.hardware, 1, cutoff=0.5)
             known = f"did you mean {close[0]}?" if close else f"known machines: {', '.join(self.hardware)}"
             advice = known if self.hardware else f"add hardware: {{{home}: {FIGURES}}}"
             yield Unreadable(f"there is no {home} under hardware", advice, at=("resources", "home"))
-        yield from self._disagreements_of_policy()
 
-    def _disagreements_of_policy(self) -> Iterator[Unreadable]:
-        policy, spot_only = self.policy, self.resources.spot_policy == "spot"
-        if policy.deadline is None and policy.strategy != "ours":
+    def _a_strategy_meets_a_deadline(self) -> Iterator[Unreadable]:
+        if self.policy.strategy != "ours" and self.policy.deadline is None:
             yield Unreadable(
                 "works only with a deadline", "add policy.deadline, or remove strategy", at=("policy", "strategy")
             )
-        if policy.deadline is not None and spot_only and policy.strategy != "spot_only":
+
+    def _spot_alone_meets_no_deadline(self) -> Iterator[Unreadable]:
+        policy, spot_only = self.policy, self.resources.spot_policy == "spot"
+        if spot_only and policy.deadline is not None and policy.strategy != "spot_only":
             advice = "write spot_policy: auto, or policy.strategy: spot_only"
             yield Unreadable("spot alone cannot guarantee a deadline", advice, at=("policy", "deadline"))
-        if policy.strategy == "spot_only" and self.resources.spot_policy == "on-demand":
+
+    def _strategy_rents_as_allowed(self) -> Iterator[Unreadable]:
+        if self.policy.strategy == "spot_only" and self.resources.spot_policy == "on-demand":
             advice = "write strategy: on_demand_only, or another spot_policy"
             yield Unreadable("resources.spot_policy is on-demand", advice, at=("policy", "strategy"))
 
-    def _refusals(self) -> Iterator[Unreadable]:
-        """Yield an error for each value that the job's cloud, its machine or the time refuses."""
+    def _cloud_allows_it(self) -> Iterator[Unreadable]:
         yield from self.cloud.refusals(self)
+
+    def _nodes_are_few(self) -> Iterator[Unreadable]:
         if self.num_nodes > (most := self.cloud.members_max):
             train = "node trains" if most == 1 else "nodes train"
             reason = f"on cloud {self.cloud.name} at most {most} {train}, not {self.num_nodes}"
@@ -862,36 +860,54 @@ class RunSpec(Model):
             yield Unreadable(
                 "your own machine cannot train in a gang", "write 1, or remove resources.home", at=("num_nodes",)
             )
-        if self.resources.home is not None:
-            yield from self._refusals_at_home()
-        yield from self._refusals_of_time()
 
-    def _refusals_at_home(self) -> Iterator[Unreadable]:
-        if self.resources.is_choice:
+    def _own_machine_is_one_kind(self) -> Iterator[Unreadable]:
+        if self.resources.home is not None and self.resources.is_choice:
             advice = f"name one kind, like {self.resources.kinds[0]}, or remove resources.home"
             yield Unreadable(
                 "cannot be a choice of kinds if the job has resources.home", advice, at=("resources", "accelerators")
             )
-        if self.checkpoint.exact == "bits":
+
+    def _own_machine_has_other_bits(self) -> Iterator[Unreadable]:
+        if self.resources.home is not None and self.checkpoint.exact == "bits":
             advice = "write exact: require, or remove resources.home"
             yield Unreadable("bits may differ between two kinds of machines", advice, at=("checkpoint", "exact"))
 
-    def _refusals_of_time(self) -> Iterator[Unreadable]:
-        """Yield an error for each limit of time that is too short for the work."""
+    def _deadline_can_be_met(self) -> Iterator[Unreadable]:
         longest = self._longest()
-        work = None if self.resources.is_choice else self.policy.expected_work  # another kind may be faster
-        needed = (work or timedelta()) + self.boot
-        takes = "" if work is None else f"policy.expected_work is {format_duration(work)}, and "
-        takes += f"an instance boots in {format_duration(self.boot)}"
         if longest is not None and longest <= timedelta():
             yield Unreadable("has passed", f"write a later one, like {_in_a_day()}", at=("policy", "deadline"))
-        elif longest is not None and longest <= needed:
-            reason = f"cannot be met even on demand: {takes}"
+        elif longest is not None and longest <= self._needed()[0]:
+            reason = f"cannot be met even on demand: {self._needed()[1]}"
             yield Unreadable(reason, "give a later deadline, or correct expected_work", at=("policy", "deadline"))
-        if self.max_duration is not None and self.max_duration <= needed:
+
+    def _duration_is_long_enough(self) -> Iterator[Unreadable]:
+        if self.max_duration is not None and self.max_duration <= self._needed()[0]:
             yield Unreadable(
-                f"stops the run before it can be done: {takes}", "write a longer time", at=("max_duration",)
+                f"stops the run before it can be done: {self._needed()[1]}", "write a longer time", at=("max_duration",)
             )
+
+    checks_if_new = (
+        _login_is_whole,
+        _no_secret_is_in_envs,
+        _only_trainings_count_steps,
+        _own_machine_is_known,
+        _a_strategy_meets_a_deadline,
+        _spot_alone_meets_no_deadline,
+        _strategy_rents_as_allowed,
+        _cloud_allows_it,
+        _nodes_are_few,
+        _own_machine_is_one_kind,
+        _own_machine_has_other_bits,
+        _deadline_can_be_met,
+        _duration_is_long_enough,
+    )
+
+    def _needed(self) -> tuple[timedelta, str]:
+        """Return the shortest time that the job can take, and how it was computed."""
+        work = None if self.resources.is_choice else self.policy.expected_work  # another kind may be faster
+        takes = "" if work is None else f"policy.expected_work is {format_duration(work)}, and "
+        return (work or timedelta()) + self.boot, f"{takes}an instance boots in {format_duration(self.boot)}"
 
     def _longest(self) -> timedelta | None:
         """

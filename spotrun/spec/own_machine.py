@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, PlainSerializer, StrictInt, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, StrictInt, WithJsonSchema
 
 from spotrun.spec import fields
 from spotrun.spec.strict import Model
@@ -95,11 +95,11 @@ class Machine(Model):
     watts: Amount | None = Field(default=None, description="The machine's power while it computes, in watts: 1000.")
     usd_per_kwh: Amount | None = Field(default=None, description="The price of a kilowatt-hour, in US dollars: 0.20.")
 
-    @model_validator(mode="after")
-    def _power_is_whole(self) -> Machine:
+    def _power_is_whole(self) -> Iterator[Unreadable]:
         if (self.watts is None) != (self.usd_per_kwh is None):
-            raise Unreadable("watts and usd_per_kwh belong together", "write both, or neither if its power is free")
-        return self
+            yield Unreadable("watts and usd_per_kwh belong together", "write both, or neither if its power is free")
+
+    checks = (_power_is_whole,)
 
     @property
     def fixed_usd_per_month(self) -> Decimal:

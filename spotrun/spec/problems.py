@@ -129,11 +129,15 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault of a spec: its `key`, a message, and a suggestion of what to write instead."""
+    """
+    One fault of a spec: its `key`, a message, and a suggestion of what to write instead. `meant` is the key that the
+    user probably meant.
+    """
 
     key: Key
     message: str
     suggestion: str | None = None
+    meant: Key = ()
 
     def __str__(self) -> str:
         return sentence(dotted(self.key), self.message, self.suggestion)
@@ -252,7 +256,8 @@ def unknown_key(key: Key, model: type[BaseModel], value: object) -> Problem:
     if name in known and "." in name:
         where = " at the top of the file" if section else ""
         return Problem(key, "unknown key", f"write {as_line(name, value, model)}{where}")
-    return Problem(key, "unknown key", _meant(section, name, known, lambda path: as_line(path, value, model, section)))
+    meant, suggestion = _meant(section, name, known, lambda path: as_line(path, value, model, section))
+    return Problem(key, "unknown key", suggestion, tuple(SHORTHANDS.get(meant, meant).split(".")))
 
 
 def _section(key: Key, model: type[BaseModel]) -> str:
@@ -299,24 +304,25 @@ def _accepts(model: type[BaseModel], path: Sequence[str], value: object) -> bool
     return False
 
 
-def _meant(section: str, name: str, known: list[str], line_of: Callable[[str], str]) -> str:
+def _meant(section: str, name: str, known: list[str], line_of: Callable[[str], str]) -> tuple[str, str]:
     """
-    Suggest the key that the user probably meant. If `name` is a key of another tool, suggest spotrun's key for the same
-    purpose; otherwise a similar key in this section, or the same key in another section. `line_of` returns the line
-    that sets the key at a path.
+    Return the path of the key that the user probably meant ("" if unknown), and a suggestion. If `name` is a key of
+    another tool, suggest spotrun's key for the same purpose; otherwise a similar key in this section, or the same key
+    in another section. `line_of` returns the line that sets the key at a path.
     """
     if (meant := ELSEWHERE.get(name)) in known and meant is not None:
-        return f"did you mean {line_of(meant) if '.' in meant else meant}?"
+        return meant, f"did you mean {line_of(meant) if '.' in meant else meant}?"
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == section]
     near = difflib.get_close_matches(name.lower().replace("-", "_"), siblings, 1, cutoff=0.6)
     longer = [sibling for sibling in siblings if sibling.startswith(f"{name}_")]
     elsewhere = [path for path in known if path.rpartition(".")[2] == name]
     guesses = near or longer or elsewhere
     if not guesses:
-        return f"known here: {', '.join(siblings)}"
+        return "", f"known here: {', '.join(siblings)}"
     if guesses[0] == name:
-        return f"write {name} at the top of the file"
-    return f"did you mean {line_of(guesses[0]) if '.' in guesses[0] else guesses[0]}?"
+        return name, f"write {name} at the top of the file"
+    path = guesses[0] if guesses[0] in elsewhere else f"{section}.{guesses[0]}".removeprefix(".")
+    return path, f"did you mean {line_of(guesses[0]) if '.' in guesses[0] else guesses[0]}?"
 
 
 def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:

@@ -67,6 +67,8 @@ SUGGESTED_MAX = 500
 """Maximum characters of a line that an error message suggests, so that usual arguments are in it to their end."""
 STORED = "stored"
 """The validation context that marks a spec as read from a ledger. Some checks apply only to new jobs."""
+FIELDS_ONLY = "fields"
+"""The validation context in which each value is checked alone, and no values are compared with each other."""
 STRATEGY_NAMES = ("ours", "on_demand_only", "spot_only")
 """
 The names of the strategies in `spotrun.strategies.catalogue`. They are repeated here, because this package is not

@@ -296,6 +296,36 @@ def test_validate_takes_the_store_that_launch_gets(runs: Path, spotrun: Spotrun)
     assert spotrun("validate", "far.yaml", "--store", "s3://bucket/runs").out == "far.yaml is valid: far\n"
 
 
+def test_validate_and_dry_run_list_all_mistakes_of_a_job_at_once(
+    runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOWHERE", raising=False)
+    Path("train.py").write_text("def (:\n")
+    Path("job.yaml").write_text(
+        "train: {script: train.py}\npolicy: {deadline: tomorrow}\nsecrets: [NOWHERE, ALSO_NOWHERE]\n"
+        "report: {baseline: p9.huge}\nnotify: [{webhook: $NO_HOOK}]\nbudget: {warn_at: 0.5}\n"
+    )
+    for words, count in ((("validate", "job.yaml"), 6), (("launch", "job.yaml", "--dry-run"), 7)):
+        said = spotrun(*words)
+        assert said.code == 2
+        lines = said.err.splitlines()
+        assert lines[0] == f"error: {count} problems in job.yaml"
+        for line, part in enumerate(
+            (
+                "job.yaml:1: train.script: train.py, line 1: ",
+                "job.yaml:2: policy.deadline: 'tomorrow' is not",
+                "job.yaml:3: secrets.NOWHERE: secret NOWHERE: the variable NOWHERE is not set; export NOWHERE",
+                "job.yaml:3: secrets.ALSO_NOWHERE: ",
+                "job.yaml:4: report.baseline: local does not offer p9.huge",
+                *(("job.yaml:5: notify[0].webhook: notify: $NO_HOOK is not set",) if count == 7 else ()),
+                "job.yaml:6: budget.warn_at: works only with max_usd",
+            ),
+            1,
+        ):
+            assert lines[line].startswith(f"  {part}"), said.err
+    assert list(runs.iterdir()) == []
+
+
 def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, spotrun: Spotrun) -> None:
     for wrong, says in (("accelerators: V1000:1", "V100:1"), ("region: us-esat-1", "did you mean us-east-1")):
         Path("job.yaml").write_text(f"name: far\nrun: 'true'\nresources:\n  {wrong}\n")

@@ -142,6 +142,7 @@ SAID: dict[str, Taken | Refused] = {
     "volumes": refused((2, "resources.infra", "k8s is not supported"), (4, "volumes", "nothing is mounted; read data")),
     "several-nodes": taken(num_nodes=2, resources__accelerators="V100:2"),
     "values-of-secrets": refused(
+        (5, "envs.WANDB_API_KEY", "looks like a secret"),
         (7, "envs.DATASET", "has no value; give a value by `--env DATASET=…`"),
         (9, "secrets.HF_TOKEN", "a value does not belong in a file; write ssm:/spotrun/NAME"),
     ),
@@ -368,7 +369,7 @@ def test_a_file_that_is_not_taken_writes_nothing_and_shows_all_rows(spotrun: Spo
     said = spotrun("validate", "--from", "sky", task, "--write", tmp_path / "job.yaml")
     assert (said.code, (tmp_path / "job.yaml").exists()) == (2, False)
     assert "hf_AbCd" not in said.out + said.err
-    assert said.out.count("not taken: ") == 2
+    assert said.out.count("not taken: ") == 3
     rows = json.loads(spotrun("validate", "--from", "sky", task, "--json").out)
     assert rows["job"] is None
     assert {"line": 1, "key": "name", "taken": "it is", "error": None, "fix": None} in rows["keys"]

@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from spotrun.agent.processes.trainer_process import training_command
-from spotrun.errors import SpecInvalid
+from spotrun.errors import Mistakes, SpecInvalid, SpotrunError
 from spotrun.folder import stored_files
 from spotrun.policy.deadline import deadline_at
 from spotrun.spec import file as spec_file
@@ -293,6 +294,119 @@ def test_a_bad_spec_is_refused_with_key_line_and_fix(folder: Path, key: str, lin
     assert error.message.replace("\n", "").isprintable()
 
 
+INDEPENDENT = {
+    "a type, a pair, a secret and the cloud": (
+        """\
+        train: {script: train.py, args: 5}
+        policy: {deadline: tomorrow}
+        num_nodes: 4
+        local: {capacity: 2}
+        resources: {spot_policy: spot}
+        budget: {warn_at: 0.5}
+        envs: {DB_PASSWORD: hunter2hunter2}
+        """,
+        ["train.args", "policy.deadline", "num_nodes", "budget.warn_at", "envs.DB_PASSWORD"],
+    ),
+    "an unknown key and the meaning of its neighbours": (
+        "train: {script: train.py, run: x, colour: 1}\nlocal: {recommended: 0.5, tiem_scale: 2}\n",
+        ["train", "train.colour", "local.recommended", "local.tiem_scale"],
+    ),
+    "the work folder and a limit": (
+        "train: {script: train.py}\nworkdir: nowhere\nmax_duration: 5s\n",
+        ["workdir", "max_duration"],
+    ),
+    "two items of a list": (
+        "train: {script: train.py}\nnotify: [{command: 5}, {}]\nmax_duration: 5s\n",
+        ["notify[0].command", "notify[1]", "max_duration"],
+    ),
+    "two entries of a mapping": (
+        "train: {script: train.py}\nsecrets: {A: hm, B: 'ssm:/a/b'}\nenvs: {B: c, D: [e]}\n",
+        ["secrets.A", "secrets.B", "envs.D"],
+    ),
+    "a name and a zone": (
+        "train: {script: train.py}\nname: A b\nresources: {region: us-east-1, zone: us-west-2a}\n",
+        ["name", "resources.zone"],
+    ),
+    "text that YAML misreads": (
+        "train: {script: train.py}\nretry: {max_restarts: 010}\nmax_duration: 5s\n",
+        ["retry.max_restarts", "max_duration"],
+    ),
+    "each step of a market": (
+        """\
+        run: x
+        num_nodes: 2
+        local:
+          script:
+            - {when: after 5m, then: spot-returns}
+            - {when: after 5m, then: no-spot, members: 2}
+        """,
+        ["local.script[0].then", "local.script[1].members"],
+    ),
+}
+FOLLOWING = {
+    "a deadline that a strategy needs": (
+        "train: {script: train.py}\npolicy: {strategy: spot_only, deadline: tomorrow}\n",
+        ["policy.deadline"],
+    ),
+    "a budget that a warning needs": (
+        "train: {script: train.py}\nbudget: {warn_at: 0.5, max_usd: lots}\n",
+        ["budget.max_usd"],
+    ),
+    "a key that was misspelt": (
+        "train: {scrpt: train.py}\nnodes: 2\nlocal: {script: [{when: after 5m, then: interrupt, members: 2}]}\n",
+        ["train.scrpt", "nodes"],
+    ),
+    "a machine that the job names": (
+        "train: {script: train.py}\nhardware: {box: {purchase_usd: 1}}\nresources: {home: box, cloud: gpc}\n",
+        ["hardware.box.months", "hardware.box.days_per_month", "resources.cloud"],
+    ),
+    "half of a pair": (
+        "run: x\nhardware: {box: {purchase_usd: 1, months: 1, days_per_month: 1, watts: x, usd_per_kwh: 1}}\n",
+        ["hardware.box.watts"],
+    ),
+    "a section": ("train: {script: train.py}\npolicy: 5\nmax_duration: 8h\n", ["policy"]),
+    "a partition": (
+        "run: x\nresources: {cloud: slurm, zone: a}\nslurm: {partitions: [{name: a, capacity: spot}]}\n",
+        ["slurm.partitions[0].usd_per_node_hour"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*INDEPENDENT, *FOLLOWING])
+def test_a_mistake_hides_no_independent_one_and_causes_no_other(folder: Path, case: str) -> None:
+    text, keys = (INDEPENDENT | FOLLOWING)[case]
+    error = refused(write(folder, dedent(text)))
+    assert sorted(problem.key for problem in error.problems) == sorted(keys), error.message
+    assert all(problem.line for problem in error.problems)
+
+
+def test_a_check_is_made_for_all_values_that_have_no_mistake(folder: Path) -> None:
+    read: list[str] = []
+
+    def check(spec: RunSpec) -> None:
+        read.append(spec.report.baseline)
+        mistakes = Mistakes()
+        with mistakes:
+            raise SpecInvalid("is unknown", hint="name another", key=("report", "baseline"))
+        with mistakes:
+            read.append(str(spec.policy.deadline))
+        mistakes.refuse()
+
+    def load(policy: str) -> SpotrunError:
+        path = write(folder, f"{TRAIN}report: {{baseline: g5.xlarge}}\npolicy: {policy}\n")
+        with pytest.raises(SpotrunError) as caught:
+            load_spec(path, check=check)
+        return caught.value
+
+    both = load("{deadline: tomorrow}")
+    assert isinstance(both, SpecFileInvalid)
+    assert [(each.key, each.line) for each in both.problems] == [("report.baseline", 2), ("policy.deadline", 3)]
+    alone = load("{deadline: 8h}")
+    assert type(alone) is SpecInvalid
+    assert alone.message.endswith("job.yaml:2: report.baseline: is unknown")
+    assert read == ["g5.xlarge", "g5.xlarge", "8:00:00"]
+
+
 def test_a_newcomer_to_a_cloud_is_told_all_mistakes_at_once(folder: Path) -> None:
     job = """\
 train: {script: train.py}
@@ -302,7 +416,8 @@ policy: {strategy: spot_only}
 """
     refused_by_cloud = ["checkpoint.uri", "resources.region", "resources.zone", "aws.instance_types[0]"]
     sound = refused(write(folder, job)).problems
-    assert [problem.key for problem in sound] == [*refused_by_cloud, "policy.strategy"]
+    refused_by_cloud.append("policy.strategy")
+    assert [problem.key for problem in sound] == refused_by_cloud
     unreadable = refused(write(folder, f"{job}budget: {{max_usd: -3}}\nnum_nodes: many\n")).problems
     assert [problem.key for problem in unreadable] == [*refused_by_cloud, "budget.max_usd", "num_nodes"]
 

@@ -45,6 +45,7 @@ from spotrun.run.events import BillingRule
 from spotrun.secrets.reference import PARAMETER, PARAMETERS, Reference
 from spotrun.spec.image import PASSWORD
 from spotrun.spec.model import AwsSpec, RunSpec
+from spotrun.spec.strict import judged
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
 
@@ -90,21 +91,13 @@ class Aws(Cloud):
     instead_of_envs = "name it under secrets instead: its value is read from the Parameter Store (`spotrun doctor aws`)"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
-        yield from secrets_elsewhere(self, spec, lambda own: f"keep it in the Parameter Store, and write {own}")
-        if spec.aws.instance_profile is None:
-            yield from secret_tags.refusals(spec.secret_references.values())
-        uri = spec.checkpoint.uri
-        if not uri.startswith("s3://"):
-            advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
-            yield Unreadable(f"{uri} cannot be reached from instances on aws", advice, at=("checkpoint", "uri"))
-        yield from zone_elsewhere(spec)
-        yield from _misnamed(spec)
-        yield from _misspelled(spec.aws)
-        yield from never_rented_kinds(self, spec)
-        one, types = spec.resources.instance_type, spec.aws.instance_types
-        if one and types and one not in types:
-            advice = "remove one of them"
-            yield Unreadable(f"does not list resources.instance_type, {one}", advice, at=("aws", "instance_types"))
+        def elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
+            return secrets_elsewhere(self, spec, lambda own: f"keep it in the Parameter Store, and write {own}")
+
+        unknown = (_unknown_region, _unknown_region_of_zone, _unknown_regions)
+        misspelled = (_misspelled_image, _misspelled_group, _misspelled_template)
+        kinds = (*never_rented_kinds(self), _unlisted_type)
+        return judged(spec, elsewhere, _too_many_secrets, _far_store, zone_elsewhere, *unknown, *misspelled, *kinds)
 
     def usual_region(self) -> str | None:
         try:
@@ -317,35 +310,71 @@ class Aws(Cloud):
 CLOUD = Aws()
 
 
-def _misnamed(spec: RunSpec) -> Iterator[Unreadable]:
+def _too_many_secrets(spec: RunSpec) -> Iterator[Unreadable]:
+    if spec.aws.instance_profile is None:
+        yield from secret_tags.refusals(spec.secret_references.values())
+
+
+def _far_store(spec: RunSpec) -> Iterator[Unreadable]:
+    uri = spec.checkpoint.uri
+    if not uri.startswith("s3://"):
+        advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
+        yield Unreadable(f"{uri} cannot be reached from instances on aws", advice, at=("checkpoint", "uri"))
+
+
+def _unlisted_type(spec: RunSpec) -> Iterator[Unreadable]:
+    one, types = spec.resources.instance_type, spec.aws.instance_types
+    if one and types and one not in types:
+        advice = "remove one of them"
+        yield Unreadable(f"does not list resources.instance_type, {one}", advice, at=("aws", "instance_types"))
+
+
+def _unknown_region(spec: RunSpec) -> Iterator[Unreadable]:
+    if spec.resources.region:
+        yield from _misnamed(spec.resources.region, ("resources", "region"))
+
+
+def _unknown_region_of_zone(spec: RunSpec) -> Iterator[Unreadable]:
+    if spec.resources.zone:
+        yield from _misnamed(region_of(spec.resources.zone), ("resources", "zone"))
+
+
+def _unknown_regions(spec: RunSpec) -> Iterator[Unreadable]:
+    for index, name in enumerate(spec.aws.regions):
+        yield from _misnamed(name, ("aws", "regions", index))
+
+
+def _misnamed(region: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
     """
-    Yield an error for each region, and for the region of the zone, in the job that AWS does not have. Without the SDK
-    the regions are not known: then the run, which needs the SDK, is refused before it begins.
+    Yield an error if AWS does not have the region. Without the SDK the regions are not known: then the run, which needs
+    the SDK, is refused before it begins.
     """
     try:
         from spotrun.clouds.aws.calls import unknown_region
     except ModuleNotFoundError:
         return
-    region, zone = spec.resources.region, spec.resources.zone
-    named: list[tuple[str, tuple[str | int, ...]]] = [
-        *(((region, ("resources", "region")),) if region else ()),
-        *(((region_of(zone), ("resources", "zone")),) if zone else ()),
-        *((name, ("aws", "regions", index)) for index, name in enumerate(spec.aws.regions)),
-    ]
-    for name, at in named:
-        if (unknown := unknown_region(name.lower())) is not None:
-            yield Unreadable(unknown.message, unknown.suggestion, at=at)
+    if (unknown := unknown_region(region.lower())) is not None:
+        yield Unreadable(unknown.message, unknown.suggestion, at=at)
 
 
-def _misspelled(aws: AwsSpec) -> Iterator[Unreadable]:
-    """Yield an error for each id in place of a name, and for each name in place of an id."""
-    if aws.image_id is not None and not _IMAGE_ID.fullmatch(aws.image_id):
+def _misspelled_image(spec: RunSpec) -> Iterator[Unreadable]:
+    found = spec.aws.image_id
+    if found is not None and not _IMAGE_ID.fullmatch(found):
         advice = "write an id like ami-0123456789abcdef0, or name an SSM parameter under image_parameter"
-        yield Unreadable(f"{aws.image_id} is not the id of a machine image", advice, at=("aws", "image_id"))
-    named = {"security_group": (aws.security_group, "sg-"), "launch_template": (aws.launch_template or "", "lt-")}
-    for key, (text, prefix) in named.items():
-        if re.fullmatch(f"{prefix}[0-9a-f]{{8,17}}", text):
-            yield Unreadable(f"{text} is an id, not a name", _NAMES[key].format(text), at=("aws", key))
+        yield Unreadable(f"{found} is not the id of a machine image", advice, at=("aws", "image_id"))
+
+
+def _misspelled_group(spec: RunSpec) -> Iterator[Unreadable]:
+    return _id_for_name("security_group", spec.aws.security_group, "sg-")
+
+
+def _misspelled_template(spec: RunSpec) -> Iterator[Unreadable]:
+    return _id_for_name("launch_template", spec.aws.launch_template or "", "lt-")
+
+
+def _id_for_name(key: str, text: str, prefix: str) -> Iterator[Unreadable]:
+    if re.fullmatch(f"{prefix}[0-9a-f]{{8,17}}", text):
+        yield Unreadable(f"{text} is an id, not a name", _NAMES[key].format(text), at=("aws", key))
 
 
 def _sdk() -> AbstractContextManager[None]:

@@ -27,7 +27,7 @@ from spotrun.clouds.cloud import (
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.gcp.config import HYPERDISK_ONLY, GcpConfig, config_of
 from spotrun.clouds.gcp.notices import gce_notices
-from spotrun.clouds.gcp.refusals import impossible_types, misnamed, never_rented, unknown_region
+from spotrun.clouds.gcp.refusals import IMPOSSIBLE_TYPES, MISNAMED, never_rented, unknown_region
 from spotrun.clouds.guards import NoGuards
 from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.nights import Nights
@@ -41,6 +41,7 @@ from spotrun.run.billing import gcp_rule
 from spotrun.run.events import BillingRule
 from spotrun.secrets.reference import SECRET, SECRETS, Reference, create_command
 from spotrun.spec.model import GcpSpec, RunSpec
+from spotrun.spec.strict import judged
 from spotrun.store.port import Store
 from spotrun.units import Unreadable
 
@@ -59,17 +60,13 @@ class Gcp(Cloud):
     instead_of_envs = "name it under secrets instead: its value is read from Secret Manager (`spotrun doctor gcp`)"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
-        project = spec.gcp.project or "PROJECT"
-        advice = "write {}, or only the name, and store the secret with: {}"
-        yield from secrets_elsewhere(self, spec, lambda own: advice.format(own, create_command(own.name, project)))
-        uri = spec.checkpoint.uri
-        if not uri.startswith("gs://"):
-            advice = "write gs://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
-            yield Unreadable(f"{uri} cannot be reached from instances on gcp", advice, at=("checkpoint", "uri"))
-        yield from zone_elsewhere(spec)
-        yield from misnamed(spec)
-        yield from impossible_types(spec)
-        yield from never_rented_kinds(self, spec)
+        def elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
+            project = spec.gcp.project or "PROJECT"
+            advice = "write {}, or only the name, and store the secret with: {}"
+            return secrets_elsewhere(self, spec, lambda own: advice.format(own, create_command(own.name, project)))
+
+        kinds = never_rented_kinds(self)
+        return judged(spec, elsewhere, _far_store, zone_elsewhere, *MISNAMED, *IMPOSSIBLE_TYPES, *kinds)
 
     def secret(self, name: str) -> Reference:
         return Reference(SECRET, SECRETS + name)
@@ -228,6 +225,13 @@ class Gcp(Cloud):
 
 
 CLOUD = Gcp()
+
+
+def _far_store(spec: RunSpec) -> Iterator[Unreadable]:
+    uri = spec.checkpoint.uri
+    if not uri.startswith("gs://"):
+        advice = "write gs://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
+        yield Unreadable(f"{uri} cannot be reached from instances on gcp", advice, at=("checkpoint", "uri"))
 
 
 def _sdk() -> AbstractContextManager[None]:

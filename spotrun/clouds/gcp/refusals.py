@@ -68,17 +68,26 @@ def unknown_region(name: str) -> Unreadable | None:
     return Unreadable(f"Google Cloud has no region {name}", f"{hint} If it is new, update spotrun")
 
 
-def misnamed(spec: RunSpec) -> Iterator[Unreadable]:
-    """Yield an error for each region or zone in the job that Google does not have."""
-    region, zone = spec.resources.region, spec.resources.zone
+def _misnamed_zone(spec: RunSpec) -> Iterator[Unreadable]:
+    zone = spec.resources.zone
     if zone and not _ZONE.fullmatch(zone.lower()):
         yield Unreadable(f"{zone} is not a Google Cloud zone", "write one like us-central1-a", at=("resources", "zone"))
     elif zone:
         yield from _no_region(region_of(zone), ("resources", "zone"))
-    if region:
-        yield from _no_region(region, ("resources", "region"))
+
+
+def _misnamed_region(spec: RunSpec) -> Iterator[Unreadable]:
+    if spec.resources.region:
+        yield from _no_region(spec.resources.region, ("resources", "region"))
+
+
+def _misnamed_regions(spec: RunSpec) -> Iterator[Unreadable]:
     for index, name in enumerate(spec.gcp.regions):
         yield from _no_region(name, ("gcp", "regions", index))
+
+
+MISNAMED = (_misnamed_zone, _misnamed_region, _misnamed_regions)
+"""Checks that yield an error for each region or zone in a job that Google does not have."""
 
 
 def _no_region(name: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
@@ -86,27 +95,37 @@ def _no_region(name: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
         yield Unreadable(unknown.message, unknown.suggestion, at=at)
 
 
-def impossible_types(spec: RunSpec) -> Iterator[Unreadable]:
-    """
-    Yield an error for each instance type in a job that conflicts with the job's other keys, such as a type without spot
-    capacity in a job that allows only spot.
-    """
-    one, types, resources = spec.resources.instance_type, spec.gcp.instance_types, spec.resources
+def _unlisted_type(spec: RunSpec) -> Iterator[Unreadable]:
+    one, types = spec.resources.instance_type, spec.gcp.instance_types
     if one and types and one not in types:
         yield Unreadable(
             f"does not list resources.instance_type, {one}", "remove one of them", at=("gcp", "instance_types")
         )
-    if one:
-        yield from _no_spot(one, resources, ("resources", "instance_type"))
-    for index, name in enumerate(types if one is None else ()):
-        yield from _no_spot(name, resources, ("gcp", "instance_types", index))
-    if one and resources.accelerators is not None and one.lower().startswith(_MACHINES_APART):
+
+
+def _types_without_spot(spec: RunSpec) -> Iterator[Unreadable]:
+    if one := spec.resources.instance_type:
+        yield from _no_spot(one, spec.resources, ("resources", "instance_type"))
+    for index, name in enumerate(spec.gcp.instance_types if one is None else ()):
+        yield from _no_spot(name, spec.resources, ("gcp", "instance_types", index))
+
+
+def _gpus_apart(spec: RunSpec) -> Iterator[Unreadable]:
+    one = spec.resources.instance_type
+    if one and one.lower().startswith(_MACHINES_APART) and spec.resources.accelerators is not None:
         advice = "name a type with built-in GPUs, like g2-standard-8, or no type"
         yield Unreadable(
             f"{one} has separately attached GPUs, which spotrun does not support yet",
             advice,
             at=("resources", "instance_type"),
         )
+
+
+IMPOSSIBLE_TYPES = (_unlisted_type, _types_without_spot, _gpus_apart)
+"""
+Checks that yield an error for each instance type in a job that conflicts with the job's other keys, such as a type
+without spot capacity in a job that allows only spot.
+"""
 
 
 def _no_spot(kind: str, resources: ResourcesSpec, at: tuple[str | int, ...]) -> Iterator[Unreadable]:

@@ -22,6 +22,7 @@ from spotrun.run.gang import MEMBERS_MAX
 from spotrun.secrets.reference import ENVIRONMENT, Reference
 from spotrun.spec.market_script import Action
 from spotrun.spec.model import RunSpec
+from spotrun.spec.strict import judged
 from spotrun.store.port import Store
 from spotrun.units import Unreadable, count_of, some_of
 
@@ -42,24 +43,7 @@ class Local(Cloud):
     instead_of_envs = "name it under secrets instead, and export it where spotrun runs"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
-        if spec.resources.home is not None:
-            advice = "name the cloud that trains while this machine does not, like aws"
-            yield Unreadable("is this machine, which resources.home names too", advice, at=("resources", "cloud"))
-        yield from zone_elsewhere(spec)
-        room = spec.local.capacity
-        if room is not None and room < spec.num_nodes and spec.resources.spot_policy == "spot":
-            reason = f"a spot pool has room for {count_of(room, 'instance')} (local.capacity), not {spec.num_nodes}"
-            yield Unreadable(reason, "write a larger local.capacity, or spot_policy: auto", at=("num_nodes",))
-        for index, step in enumerate(spec.local.script):
-            at = ("local", "script", index)
-            if (step.members or 1) > spec.num_nodes:
-                yield Unreadable(
-                    f"the run has {count_of(spec.num_nodes, 'instance')}", "remove it", at=(*at, "members")
-                )
-            if step.then is Action.CUT_OFF and spec.num_nodes == 1:
-                yield Unreadable(
-                    "the run has no other instance to cut this one off from", "remove the step", at=(*at, "then")
-                )
+        return judged(spec, _home_is_here, zone_elsewhere, _small_pool, _steps_for_others)
 
     def secret(self, name: str) -> Reference:
         return Reference(ENVIRONMENT, name)
@@ -145,6 +129,31 @@ class Local(Cloud):
         from spotrun.clouds.local.driver import LocalDriver, default_root
 
         return LocalDriver(default_root(), system_clock())
+
+
+def _home_is_here(spec: RunSpec) -> Iterator[Unreadable]:
+    if spec.resources.home is not None:
+        advice = "name the cloud that trains while this machine does not, like aws"
+        yield Unreadable("is this machine, which resources.home names too", advice, at=("resources", "cloud"))
+
+
+def _small_pool(spec: RunSpec) -> Iterator[Unreadable]:
+    room = spec.local.capacity
+    if room is not None and room < spec.num_nodes and spec.resources.spot_policy == "spot":
+        reason = f"a spot pool has room for {count_of(room, 'instance')} (local.capacity), not {spec.num_nodes}"
+        yield Unreadable(reason, "write a larger local.capacity, or spot_policy: auto", at=("num_nodes",))
+
+
+def _steps_for_others(spec: RunSpec) -> Iterator[Unreadable]:
+    """Yield an error for each step of the scripted market that affects more instances than the run has."""
+    for index, step in enumerate(spec.local.script):
+        at = ("local", "script", index)
+        if (step.members or 1) > spec.num_nodes:
+            yield Unreadable(f"the run has {count_of(spec.num_nodes, 'instance')}", "remove it", at=(*at, "members"))
+        if step.then is Action.CUT_OFF and spec.num_nodes == 1:
+            yield Unreadable(
+                "the run has no other instance to cut this one off from", "remove the step", at=(*at, "then")
+            )
 
 
 CLOUD = Local()
