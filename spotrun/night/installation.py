@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spotrun.clouds.cloud import RentalFlags
 from spotrun.clouds.registry import cloud_of
-from spotrun.errors import CloudUnavailable, SpecInvalid, SpotrunError
+from spotrun.errors import CloudUnavailable, Mistakes, SpecInvalid, SpotrunError
 from spotrun.folder.night import Night, pin_for
 from spotrun.folder.night_record import NightRecord, NumberedNight
 from spotrun.night.rows import HOURS, NIGHTS_A_MONTH
@@ -18,6 +18,7 @@ from spotrun.night.times import next_due, read_at, read_days, shortest_gap, wint
 from spotrun.notify.sinks import require_https
 from spotrun.report.tables import dollars
 from spotrun.runs.asking import say
+from spotrun.runs.job_checks import check_script, left_behind
 from spotrun.runs.open_run import OpenRun, default_store
 from spotrun.runs.prepared import prepare_later
 from spotrun.spec.file import load_spec, placed
@@ -35,25 +36,56 @@ class Installation:
     """
 
     def __init__(self, path: Path, overrides: Mapping[str, object], at: str, days: str) -> None:
-        self._time_of_day, self._zone = read_at(at)
-        self._days = read_days(days)
+        def check(spec: RunSpec) -> None:
+            self._check_offline(spec, at, days)
+
+        spec = load_spec(path, overrides, default_store(), check=check)
         with placed(path, overrides):
-            spec = load_spec(path, overrides, default_store())
-            _refuse_what_needs_a_machine(spec)
-            self._cloud = cloud_of(spec)
-            self._region = next(iter(self._cloud.regions(spec, RentalFlags())), "")
-            self._nights = self._cloud.nights(self._region, spec)
-            places = spec.webhook_references
-            addresses = self._nights.addresses(places) if places else {}
-            for variable, place in places.items():
-                require_https(variable, addresses[variable], place.name, hint=self._nights.put_address(place))
-            self._nights.require(spec.name, spec.checkpoint.uri)
-            prepared = prepare_later(spec, self._cloud)
+            mistakes = Mistakes()
+            with mistakes:
+                self._check_webhooks(spec)
+            with mistakes:
+                self._nights.require(spec.name, spec.checkpoint.uri)
+            with mistakes:
+                prepared = prepare_later(spec, self._cloud)
+            mistakes.refuse()
         self._spec = prepared.spec
         self._record = NightRecord(spec.checkpoint.uri, spec.name)
         self._before = self._nights.pinned(spec.name)
         left = left_alone(self._record.newest(), prepared.earlier) if self._before is None else []
         self._prepared = prepared._replace(notes=(*prepared.notes, *left))
+
+    def _check_offline(self, spec: RunSpec, at: str, days: str) -> None:
+        """
+        Read the flags of the night, and make all checks that need no network.
+
+        Raises:
+            SpotrunError: a check failed; SeveralInvalid if several did.
+        """
+        mistakes = Mistakes()
+        with mistakes:
+            self._time_of_day, self._zone = read_at(at)
+        with mistakes:
+            self._days = read_days(days)
+        with mistakes:
+            _refuse_what_needs_a_machine(spec)
+        with mistakes:
+            check_script(spec, here=spec.cloud.here)
+        with mistakes:
+            left_behind(spec)
+        with mistakes:
+            self._cloud = cloud_of(spec)
+            self._region = next(iter(self._cloud.regions(spec, RentalFlags())), "")
+            self._nights = self._cloud.nights(self._region, spec)
+        mistakes.refuse()
+
+    def _check_webhooks(self, spec: RunSpec) -> None:
+        places, mistakes = spec.webhook_references, Mistakes()
+        addresses = self._nights.addresses(places) if places else {}
+        for variable, place in places.items():
+            with mistakes:
+                require_https(variable, addresses[variable], place.name, hint=self._nights.put_address(place))
+        mistakes.refuse()
 
     @property
     def name(self) -> str:
@@ -143,23 +175,28 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
     Raises:
         SpecInvalid: the job names something that exists only on its user's machine.
     """
-    for number, receiver in enumerate(spec.notify):
-        if receiver.command is not None:
+    mistakes = Mistakes()
+    with mistakes:
+        for number, receiver in enumerate(spec.notify):
+            if receiver.command is not None:
+                raise SpecInvalid(
+                    "a night does not use any machine of yours, so it cannot run this command",
+                    hint="write webhook: $SLACK_WEBHOOK, and store the webhook's address in the cloud (docs/night.md)",
+                    key=("notify", number, "command"),
+                )
+    with mistakes:
+        if spec.policy.deadline is not None and not isinstance(spec.policy.deadline, timedelta):
             raise SpecInvalid(
-                "a night does not use any machine of yours, so it cannot run this command",
-                hint="write webhook: $SLACK_WEBHOOK, and store the webhook's address in the cloud (docs/night.md)",
-                key=("notify", number, "command"),
+                "a night's deadline has to be a duration, counted from the night's beginning",
+                hint="write --deadline 8h",
+                key=("policy", "deadline"),
             )
-    if spec.policy.deadline is not None and not isinstance(spec.policy.deadline, timedelta):
-        raise SpecInvalid(
-            "a night's deadline has to be a duration, counted from the night's beginning",
-            hint="write --deadline 8h",
-            key=("policy", "deadline"),
-        )
-    advisor = spec.aws.advisor
-    if advisor is not None and "://" not in advisor:
-        raise SpecInvalid(
-            f"{advisor} is a file on this machine, which a night cannot read",
-            hint="give the file's URL",
-            key=("aws", "advisor"),
-        )
+    with mistakes:
+        advisor = spec.aws.advisor
+        if advisor is not None and "://" not in advisor:
+            raise SpecInvalid(
+                f"{advisor} is a file on this machine, which a night cannot read",
+                hint="give the file's URL",
+                key=("aws", "advisor"),
+            )
+    mistakes.refuse()

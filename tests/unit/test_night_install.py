@@ -76,6 +76,30 @@ def test_job_that_cannot_be_a_night_is_refused_with_one_error(
     assert "try:" in said.err or "write" in said.err
 
 
+def test_all_mistakes_of_a_night_are_told_at_once(job: Path, spotrun: Spotrun) -> None:  # noqa: F811
+    wrong = ("--at", "25:00", "--days", "mon-fry")
+    lines = "notify: [{command: mail me}]\naws: {advisor: ./advisor.json}\nnum_nodes: two\n"
+    job.write_text(job.read_text() + lines)
+    said = spotrun("night", "install", job, *wrong, "--region", "us-eas-1", "--deadline", "07:00", "-y")
+    assert said.code == 2
+    assert "error: 7 problems in " in said.err
+    for part in (
+        "job.yaml:5: notify[0].command: a night does not use any machine of yours",
+        "job.yaml:6: aws.advisor: ",
+        "job.yaml:7: num_nodes: must be a whole number",
+        "--region: AWS has no region us-eas-1; did you mean us-east-1?",
+        "--deadline: a night's deadline has to be a duration",
+        "  --at '25:00' is not a time with a time zone; write",
+        "  --days 'mon-fry': 'mon-fry' is not a day; write",
+    ):
+        assert part in said.err
+    said = spotrun("night", "install", job.with_name("jib.yaml"), *wrong, "-y")
+    assert said.code == 2
+    assert "jib.yaml: no such file; did you mean " in said.err
+    assert "--at '25:00' is not a time" in said.err
+    assert "'mon-fry' is not a day" in said.err
+
+
 def test_a_store_without_nights_says_so(tmp_path: Path, spotrun: Spotrun) -> None:  # noqa: F811
     assert spotrun("night", "ls", "--store", tmp_path).out == f"no nights in {tmp_path}\n"
     said = spotrun("night", "rm", "resnet50", "--store", tmp_path, "-y")
