@@ -31,6 +31,7 @@ from spotrun.errors import (
 from spotrun.folder.travelling import to_upload, told
 from spotrun.secrets.values import require_variables
 from spotrun.spec.model import RunSpec
+from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from spotrun.units import format_duration, plain_usd, to_the_cent
@@ -68,7 +69,7 @@ def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> 
     unread = check_script(spec, here=spec.cloud.here)
     notes, runs = [unread, left_behind(spec, all_of_them=all_left_behind)], None
     try:
-        runs = _open_runs(spec)
+        runs = open_runs(spec)
         cloud.require_identity(spec)
     except (StoreUnavailable, CloudUnavailable, AccessDenied) as error:
         notes.append(f"not checked: {error.one_line}")
@@ -212,17 +213,20 @@ def _imports_of(script: Path) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
-def _open_runs(spec: RunSpec) -> Store:
+def open_runs(spec: RunSpec) -> Store:
     """
-    Open the store of the job's runs. List it to check that it works, unless it is a local folder, which the launch
-    creates.
+    Open the store of the job's runs. To check that it works, list a bucket; in a local folder, or in the one in which
+    the launch creates it, create a temporary file and remove it.
 
     Raises:
-        StoreError: the store cannot be opened, or the bucket cannot be listed. The error names the key of the job.
+        StoreError: the store cannot be opened, the bucket cannot be listed, or nothing can be written to the folder.
+            The error names the key of the job.
     """
     try:
         runs = open_store(spec.checkpoint.uri)
-        if spec.checkpoint.in_bucket:
+        if isinstance(runs, LocalStore):
+            runs.require_writable()
+        else:
             runs.folders()
     except StoreError as error:
         error.key = error.key or ("checkpoint", "uri")

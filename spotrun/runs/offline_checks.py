@@ -5,14 +5,14 @@ from __future__ import annotations
 from spotrun.errors import Mistakes
 from spotrun.notify.sinks import require_sinks
 from spotrun.runs.first_look import not_offered
-from spotrun.runs.job_checks import check_script, check_variables, left_behind, require_framework
+from spotrun.runs.job_checks import check_script, check_variables, left_behind, open_runs, require_framework
 from spotrun.runs.pinning import with_baseline_price
 from spotrun.spec.model import RunSpec
 
 
 def check_job_offline(spec: RunSpec) -> None:
     """
-    Check the job's script, its work folder, and the variables from which it reads
+    Check the job's script, its work folder, its store if that is a folder, and the variables from which it reads
     secrets on this machine. On a simulated cloud, check its resources and its baseline, too.
 
     Raises:
@@ -23,6 +23,9 @@ def check_job_offline(spec: RunSpec) -> None:
         check_script(spec, here=spec.cloud.here)
     with mistakes:
         left_behind(spec)
+    with mistakes:
+        if not spec.checkpoint.in_bucket:
+            open_runs(spec)
     with mistakes:
         check_variables(spec)
     with mistakes:

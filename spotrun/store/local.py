@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +32,7 @@ Prefix of temporary files, which are never listed as objects. An object is first
 or a rename then gives this file the object's name. That is possible only within one file system, so the temporary file
 is in the same folder as the object.
 """
+_ANOTHER_FOLDER = "name another folder, in --store, SPOTRUN_STORE or checkpoint.uri"
 _LASTING = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 """Errors that a further try will not change. A link that leads to itself is one."""
 WRITE_TRIES = 1000
@@ -112,6 +114,28 @@ class LocalStore:
             there = next(folder for folder in (self._folder, *self._folder.parents) if folder.exists())
             free_bytes = shutil.disk_usage(there).free
         return StoreFacts(region=None, expiries=(), versioned=False, free_bytes=free_bytes)
+
+    def require_writable(self) -> None:
+        """
+        Check that the store's folder can be written, or created. To do so, create a temporary file in it, or in the
+        folder above it that exists, and remove this file.
+
+        Raises:
+            StoreError: nothing can be created there.
+        """
+        with self._translated(""):
+            there = next(folder for folder in (self._folder, *self._folder.parents) if folder.exists())
+            if not there.is_dir():
+                raise StoreError(f"{there} is not a folder", hint=_ANOTHER_FOLDER)
+            try:
+                descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=there)
+            except FileNotFoundError as error:
+                raise StoreError(f"cannot make a folder in {there}", hint=_ANOTHER_FOLDER) from error
+            except OSError as error:
+                error.filename = str(there)
+                raise
+            os.close(descriptor)
+            os.unlink(name)
 
     def _names(self, prefix: str) -> Iterator[str]:
         """
@@ -206,7 +230,7 @@ class LocalStore:
             above = next(folder for folder in path.parents if folder.exists())
             raise StoreError(
                 f"cannot make a folder in {above}",
-                hint="name another folder, in --store, SPOTRUN_STORE or checkpoint.uri",
+                hint=_ANOTHER_FOLDER,
             )
         raise OSError(errno.EAGAIN, f"other processes keep deleting the folder {path.parent}", str(path))
 

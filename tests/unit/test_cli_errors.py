@@ -305,8 +305,8 @@ def test_validate_and_dry_run_list_all_mistakes_of_a_job_at_once(
         "train: {script: train.py}\npolicy: {deadline: tomorrow}\nsecrets: [NOWHERE, ALSO_NOWHERE]\n"
         "report: {baseline: p9.huge}\nnotify: [{webhook: $NO_HOOK}]\nbudget: {warn_at: 0.5}\n"
     )
-    for words, count in ((("validate", "job.yaml"), 6), (("launch", "job.yaml", "--dry-run"), 7)):
-        said = spotrun(*words)
+    for words, count in ((("validate", "job.yaml"), 7), (("launch", "job.yaml", "--dry-run"), 8)):
+        said = spotrun(*words, "--store", "train.py/runs")
         assert said.code == 2
         lines = said.err.splitlines()
         assert lines[0] == f"error: {count} problems in job.yaml"
@@ -317,13 +317,28 @@ def test_validate_and_dry_run_list_all_mistakes_of_a_job_at_once(
                 "job.yaml:3: secrets.NOWHERE: secret NOWHERE: the variable NOWHERE is not set; export NOWHERE",
                 "job.yaml:3: secrets.ALSO_NOWHERE: ",
                 "job.yaml:4: report.baseline: local does not offer p9.huge",
-                *(("job.yaml:5: notify[0].webhook: notify: $NO_HOOK is not set",) if count == 7 else ()),
+                *(("job.yaml:5: notify[0].webhook: notify: $NO_HOOK is not set",) if count == 8 else ()),
                 "job.yaml:6: budget.warn_at: works only with max_usd",
+                "--store: ",
             ),
             1,
         ):
             assert lines[line].startswith(f"  {part}"), said.err
     assert list(runs.iterdir()) == []
+
+
+def test_store_that_cannot_be_written_is_refused_before_a_launch(runs: Path, spotrun: Spotrun) -> None:
+    Path("job.yaml").write_text("run: 'true'\n")
+    Path("file").touch()
+    for words in (("validate", "job.yaml"), ("launch", "job.yaml", "--dry-run")):
+        for store, says in (("/proc/runs", "/proc"), ("file/runs", "file is not a folder\n  try: name another folder")):
+            said = spotrun(*words, "--store", store)
+            assert (said.code, said.out) == (5, "")
+            assert said.err.startswith("error: --store: ")
+            assert says in said.err
+    before = sorted(Path.cwd().iterdir())
+    assert spotrun("validate", "job.yaml", "--store", "none/runs").code == 0
+    assert sorted(Path.cwd().iterdir()) == before
 
 
 def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, spotrun: Spotrun) -> None:
