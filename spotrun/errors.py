@@ -222,9 +222,9 @@ class CheckpointDamaged(SpotrunError):
 
 
 class Unreckonable(SpotrunError):
-    def __init__(self, cause: ArithmeticError) -> None:
+    def __init__(self, cause: ArithmeticError, run: str = "RUN") -> None:
         what = f"the run's stored figures have no computable result ({type(cause).__name__})"
-        super().__init__(what, hint="see `spotrun events RUN`")
+        super().__init__(what, hint=f"see `spotrun events {run}`")
 
 
 class NotIdentical(SpotrunError):

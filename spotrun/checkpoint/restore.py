@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shlex import quote
 from typing import Protocol
 
 import msgspec
@@ -110,7 +111,8 @@ def newest_readable(
         return found
     raise CheckpointDamaged(
         f"none of {count_of(len(skipped), 'checkpoint')} can be read back intact: {'; '.join(reasons)[:600]}",
-        hint="`spotrun checkpoints verify RUN` shows what is left; restore the objects from a backup, or launch again",
+        hint=f"`spotrun checkpoints verify {quote(store.uri)}` shows what is left; restore the objects from a backup, "
+        "or launch again",
     )
 
 

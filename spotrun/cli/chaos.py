@@ -9,7 +9,7 @@ import typer
 from spotrun.cli.options import RunArgument, StoreOption
 from spotrun.errors import CloudError, RunEnded
 from spotrun.runs.flags import only_one, read_flag
-from spotrun.runs.members import MemberOption, instance_of
+from spotrun.runs.members import MemberOption, instance_of, member_named
 
 
 def chaos(
@@ -47,7 +47,11 @@ def chaos(
         raise CloudError(
             f"{opened.id} is not training now", hint=f"`spotrun events {opened.typed}` shows what it is doing"
         )
-    instance_id = current.instance_id if current and member is None else instance_of(opened, state, member or "")
-    opened.cloud.interrupt(instance_id, warning)
+    if current is not None and member is None:
+        instance_id, launch = current.instance_id, current.launch
+    else:
+        instance_id, launch = instance_of(opened, state, member or ""), member_named(opened, state, member or "").launch
+    zone = state.launches[launch].intent.offering.zone
+    opened.cloud.interrupt(opened.spec, instance_id, zone, warning)
     told = "now" if warning is None else f"with a notice of {format_duration(warning)}"
     print(f"{instance_id} will be interrupted {told}")

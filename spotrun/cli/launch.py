@@ -105,7 +105,7 @@ def launch(
 
     def prepared_now() -> Prepared:
         with placed(spec_path, overrides):
-            return prepare(spec, start, dry_run=dry_run)
+            return prepare(spec, spec_path, start, dry_run=dry_run)
 
     if nightly and not dry_run:
         attend_tonight(spec, start, prepared_now)

@@ -241,10 +241,10 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
         return None
 
-    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+    def interrupt(self, spec: RunSpec, instance_id: str, zone: str, notice: timedelta | None) -> None:
         """
-        Interrupt a spot instance for a rehearsal. `notice` is the time from the notice to the interruption; None if
-        there is no notice.
+        Interrupt a spot instance of a run of `spec`, in `zone`, for a rehearsal. `notice` is the time from the notice
+        to the interruption; None if there is no notice.
 
         Raises:
             CloudError: the instance does not exist, or spotrun cannot interrupt instances on this cloud.

@@ -165,10 +165,10 @@ class OwnedMachineCloud(Cloud):
     def console(self, instance: Instance) -> str | None:
         return self._of(instance).console(instance)
 
-    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+    def interrupt(self, spec: RunSpec, instance_id: str, zone: str, notice: timedelta | None) -> None:
         at_home = HERE.account(()).driver.describe(instance_id)
         there = HERE if at_home is not None and _is_own(at_home.offering) else self._rented
-        there.interrupt(instance_id, notice)
+        there.interrupt(spec, instance_id, zone, notice)
 
     def forget(self, run_uid: str) -> None:
         HERE.forget(run_uid)

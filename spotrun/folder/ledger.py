@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from shlex import quote
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -363,11 +364,16 @@ class Ledger:
                 entry = self._entry(event)
                 reason = fold.refusal(state, entry)
                 if reason is not None:
-                    raise EntryRefused(f"{kind(event)} was not written: {reason}", hint="see `spotrun events RUN`")
+                    raise EntryRefused(
+                        f"{kind(event)} was not written: {reason}",
+                        hint=f"see `spotrun events {quote(self._store.uri)}`",
+                    )
                 if self._propose(entry):
                     return entry
                 if time.monotonic() > until_s:
-                    raise _flooded(f"{kind(event)} was not written: other programs always wrote the next entry first")
+                    raise self._flooded(
+                        f"{kind(event)} was not written: other programs always wrote the next entry first"
+                    )
 
     def is_gone(self) -> bool:
         """
@@ -441,7 +447,7 @@ class Ledger:
         Write and fold `entry`, and return True. If the ledger already has another entry with this number, fold that
         entry instead and return False.
         """
-        _require_possible(entry.number)
+        self._require_possible(entry.number)
         data = encode_entry(entry, self._signer_of(entry))
         if len(data) > ENTRY_SIZE_MAX:
             raise SpotrunError(
@@ -564,7 +570,7 @@ class Ledger:
         if not keys and not first:
             raise _without_first(self._store, [])
         if keys:
-            _require_possible(first + len(keys) - 1)
+            self._require_possible(first + len(keys) - 1)
         end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
         self._read_range(first, end)
         # If other programs append during the listing, the list may contain entry n + 1 without entry n. So entry n
@@ -597,19 +603,18 @@ class Ledger:
             return act(*args, **more)
         return through_faults(self._retry_for_s)(act, *args, **more)
 
+    def _require_possible(self, number: int) -> None:
+        """Raise LedgerFlooded if `number` is above the maximum number of an entry."""
+        if number >= ENTRIES_MAX:
+            raise self._flooded(f"a ledger can have no more than {ENTRIES_MAX:,} entries")
+
+    def _flooded(self, what: str) -> LedgerFlooded:
+        end = f"`spotrun down {quote(self._store.uri)}`"
+        return LedgerFlooded(what, hint=f"end the run's instances, which write there, by {end}; then repeat")
+
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _require_possible(number: int) -> None:
-    """Raise LedgerFlooded if `number` is above the maximum number of an entry."""
-    if number >= ENTRIES_MAX:
-        raise _flooded(f"a ledger can have no more than {ENTRIES_MAX:,} entries")
-
-
-def _flooded(what: str) -> LedgerFlooded:
-    return LedgerFlooded(what, hint="end the run's instances, which write there, by `spotrun down RUN`; then repeat")
 
 
 def _missing(number: int, later: str) -> LedgerDamaged:

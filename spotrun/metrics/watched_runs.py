@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
+from shlex import quote
 from typing import TypeVar
 
 from spotrun.errors import RunNotFound, SpotrunError, StoreUnavailable, Unreckonable
@@ -76,7 +77,7 @@ class WatchedRun:
         except SpotrunError as error:
             self.figures, self.error = None, error
         except ArithmeticError as error:
-            self.figures, self.error = None, Unreckonable(error)
+            self.figures, self.error = None, Unreckonable(error, quote(self.uri))
         self.settled_s = time.monotonic()
 
 

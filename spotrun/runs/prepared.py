@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from spotrun.clock import system_clock
@@ -117,10 +118,12 @@ class Prepared(NamedTuple):
             raise
 
 
-def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, world: World | None = None) -> Prepared:
+def prepare(
+    spec: RunSpec, job: Path, start: Path | None = None, *, dry_run: bool = False, world: World | None = None
+) -> Prepared:
     """
-    Gather everything that has to be known before this machine launches a run of `spec` now. `start` is the Lightning
-    checkpoint that the training starts from, or None.
+    Gather everything that has to be known before this machine launches a run of `spec` now. `job` is the file that
+    describes the job, and `start` is the Lightning checkpoint that the training starts from, or None.
 
     With `dry_run`, the notes name all files that are not uploaded, instead of only the first ones. They also name the
     checks that only a launch makes. `world` can be the market that was just read for another job with the same
@@ -143,7 +146,7 @@ def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, 
     pinned = prepared.spec if found.image is None else prepared.spec.with_image(found.image)
     notes = [*prepared.notes, *of_image]
     if dry_run and not spec.cloud.here:
-        doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
+        doctor = f"spotrun doctor {spec.resources.cloud} {quote(str(job))}"
         notes.append(f"this command does not check rights, quotas and secrets: `{doctor}` does")
     return prepared._replace(spec=pinned, notes=notes, start=start, later=False)
 

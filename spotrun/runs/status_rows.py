@@ -68,7 +68,7 @@ class StatusRows:
         try:
             facts, is_final = _facts(run)
         except ArithmeticError as error:
-            facts, is_final = _unreadable_facts(Unreckonable(error)), False
+            facts, is_final = _unreadable_facts(Unreckonable(error, run.typed)), False
         row = json_object(str, **base, **facts)
         if is_final:
             self._final[run.uri] = (time.monotonic(), row)

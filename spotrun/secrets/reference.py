@@ -95,9 +95,9 @@ def encrypt_command(path: str, region: str) -> str:
 def create_command(name: str, project: str) -> str:
     """
     Return the command that creates a secret in Secret Manager and adds its value. If the secret already exists, the
-    command's first part fails, and its second part still adds the value.
+    command's first part fails, and its second part still adds the value. If `project` is "", gcloud chooses it.
     """
-    return f"gcloud secrets create {name} --project={project}; {add_command(name, project)}"
+    return f"gcloud secrets create {name}{_in(project)}; {add_command(name, project)}"
 
 
 def add_command(name: str, project: str) -> str:
@@ -114,4 +114,8 @@ def add_encoded_command(name: str, project: str) -> str:
 
 
 def _gcloud_add(name: str, project: str) -> str:
-    return f"gcloud secrets versions add {name} --data-file=- --project={project}"
+    return f"gcloud secrets versions add {name} --data-file=-{_in(project)}"
+
+
+def _in(project: str) -> str:
+    return f" --project={project}" if project else ""

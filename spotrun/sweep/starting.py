@@ -284,7 +284,7 @@ def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None, *
         if not begins:
             raise _no_trial(plan, left)
         trial = trial_spec(first, f"{asked.name}-1", begins[0].budget_usd, begins[0].work, left)
-        prepared = prepare(trial, dry_run=dry_run, world=market.world)
+        prepared = prepare(trial, spec_path, dry_run=dry_run, world=market.world)
     prepared.show(_short_life(prepared, begins[0]))
     count = count_of(len(wanted.params), "trial")
     params = params_in_words(wanted.params[0])

@@ -71,7 +71,7 @@ class Pages:
         except SpotrunError as error:
             text, failed = error.one_line, True
         except ArithmeticError as error:
-            text, failed = Unreckonable(error).one_line, True
+            text, failed = Unreckonable(error, self._runs[name].typed if name in self._runs else "RUN").one_line, True
         return Made(text, failed, time.monotonic())
 
     def _list(self) -> str:

@@ -145,8 +145,9 @@ def test_a_dry_run_says_what_it_could_not_look_at_and_does_not_try(
     account: GcpAccount, spotrun: Spotrun, job: Job
 ) -> None:
     account.allowed.discard("iam.serviceAccounts.get")
-    said = spotrun("launch", job(gcp=f"{{service_account: {SHARED}}}"), "--dry-run")
+    path = job(gcp=f"{{service_account: {SHARED}}}")
+    said = spotrun("launch", path, "--dry-run")
     assert said.code == 0, said.err
     told = " ".join(said.err.split()) + " ".join(said.out.split())
     assert "note: not checked: Google refused to read the service account" in told
-    assert "note: this command does not check rights, quotas and secrets: `spotrun doctor gcp JOB.yaml` does" in told
+    assert f"note: this command does not check rights, quotas and secrets: `spotrun doctor gcp {path}` does" in told

@@ -89,7 +89,7 @@ def test_secret_out_of_reach_of_the_cloud_is_refused_with_its_line_and_a_fix(
     )
     with pytest.raises(SpecInvalid, match=f"5: secrets.A: {words}") as refused:
         load_spec(job)
-    wanted = {"gcp": "gcloud secrets create spotrun-A ", "aws": "write ssm:/spotrun/A"}[cloud]
+    wanted = {"gcp": "gcloud secrets create spotrun-A;", "aws": "write ssm:/spotrun/A"}[cloud]
     assert wanted in str(refused.value)
 
 

@@ -176,7 +176,7 @@ class Toy(Cloud):
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
         return Shell(("sh",), self._everything().folder(instance))
 
-    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+    def interrupt(self, spec: RunSpec, instance_id: str, zone: str, notice: timedelta | None) -> None:
         self._everything().interrupt(instance_id, notice)
 
     def account(self, regions: Sequence[str]) -> Account:

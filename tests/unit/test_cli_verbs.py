@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from spotrun.cli.app import HEADINGS, VERBS, app
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.records import CloudPaths, Record
+from spotrun.clouds.registry import cloud_named
+from spotrun.errors import CloudError, Unreckonable
 from spotrun.instance import Instance, InstanceState
 from spotrun.report.tables import dollars
 from spotrun.runs.completion import job_files
@@ -324,3 +326,17 @@ def test_validate_takes_the_store_that_launch_would_take(monkeypatch: pytest.Mon
     assert "cannot be reached from instances on gcp" in call(monkeypatch, "validate", str(job)).err
     monkeypatch.setenv("SPOTRUN_STORE", "gs://bucket/runs")
     assert call(monkeypatch, "validate", str(job)).code == 0
+
+
+def test_a_hint_has_the_values_that_are_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gcp = cloud_named("gcp")
+    for project, said in ((None, ""), ("my-project", " --project my-project")):
+        with pytest.raises(CloudError) as caught:
+            gcp.interrupt(spec(gcp={"project": project}), "i-1", "us-central1-a", None)
+        assert f"simulate-maintenance-event i-1 --zone us-central1-a{said} interrupts" in str(caught.value.hint)
+    job = tmp_path / "job.yaml"
+    for line, said in (("", ""), ("gcp: {project: my-project}", " --project=my-project")):
+        job.write_text(f"run: x\nsecrets: {{A: 'env:A'}}\nresources: {{cloud: gcp}}\n{line}\n")
+        told = call(monkeypatch, "validate", str(job), "--store", "gs://bucket/runs").err
+        assert f"gcloud secrets create spotrun-A{said}; IFS=" in told
+    assert str(Unreckonable(ZeroDivisionError(), "demo").hint) == "see `spotrun events demo`"

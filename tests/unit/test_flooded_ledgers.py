@@ -94,8 +94,9 @@ def test_a_reader_comes_to_an_end_with_what_was_there_when_it_began(
 
 def test_an_append_is_given_up_if_others_always_come_first(run: Trains, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, flood = run.ledger(), Flood(monkeypatch)
-    with pytest.raises(LedgerFlooded, match="other programs always wrote the next entry first"):
+    with pytest.raises(LedgerFlooded, match="other programs always wrote the next entry first") as caught:
         opened.append(lambda _: ev.StopRequested(by="test"))
+    assert f"`spotrun down {run.store.uri}`" in str(caught.value.hint)
     assert not opened.state.stop_requested
     flood.goes_on = False
     assert opened.append(lambda _: ev.StopRequested(by="test")) is not None

@@ -218,7 +218,7 @@ class Aws(Cloud):
             from spotrun.clouds.aws.consoles import console_of
         return console_of(Region(instance.offering.region, system_clock()).aside, instance.instance_id)
 
-    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+    def interrupt(self, spec: RunSpec, instance_id: str, zone: str, notice: timedelta | None) -> None:
         raise CloudError(
             f"{instance_id} is on aws, where spotrun cannot interrupt instances",
             hint="AWS Fault Injection Service can send a spot interruption: aws:ec2:send-spot-instance-interruptions",

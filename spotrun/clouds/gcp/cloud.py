@@ -61,7 +61,7 @@ class Gcp(Cloud):
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         def elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
-            project = spec.gcp.project or "PROJECT"
+            project = spec.gcp.project or ""
             advice = "write {}, or only the name, and store the secret with: {}"
             return secrets_elsewhere(self, spec, lambda own: advice.format(own, create_command(own.name, project)))
 
@@ -153,10 +153,11 @@ class Gcp(Cloud):
         flags = (f"-L{one.here}:localhost:{one.there}" for one in forwards)
         return shell._replace(command=(*shell.command, "--", *flags))
 
-    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+    def interrupt(self, spec: RunSpec, instance_id: str, zone: str, notice: timedelta | None) -> None:
+        project = "" if spec.gcp.project is None else f" --project {spec.gcp.project}"
         raise CloudError(
             f"{instance_id} is on gcp, where spotrun cannot interrupt instances",
-            hint=f"gcloud compute instances simulate-maintenance-event {instance_id} --zone ZONE --project PROJECT "
+            hint=f"gcloud compute instances simulate-maintenance-event {instance_id} --zone {zone}{project} "
             "interrupts a spot instance",
         )
 

@@ -11,7 +11,6 @@ from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 from spotrun.clouds.gcp.error_codes import ProjectMissing
 
 _NAME_IMAGE = "set gcp.image to another image: see `gcloud compute images list`"
-_NAME_HOST = "correct the project in gcp.subnetwork: projects/HOST/regions/REGION/subnetworks/NAME"
 
 
 class Image(NamedTuple):
@@ -77,7 +76,8 @@ def find_subnetwork(google: Google, project: str, region: str, name: str) -> str
     try:
         google.ask(f"find the subnetwork {short} in {region}", Call(COMPUTE, "GET", path))
     except ProjectMissing as error:
-        raise ProjectMissing(error.message, hint=_NAME_HOST if of else error.hint) from error
+        correct = f"correct the project in gcp.subnetwork: projects/HOST/regions/{region}/subnetworks/{short}"
+        raise ProjectMissing(error.message, hint=correct if of else error.hint) from error
     except NotThere as error:
         raise BadSurroundings(
             f"{region} has no subnetwork called {short}" + (f" in {of.partition('/regions/')[0]}" if of else ""),

@@ -96,7 +96,7 @@ class Local(Cloud):
         path = self._everything().folder(instance.instance_id) / "console.log"
         return path.read_text(errors="replace") if path.exists() else None
 
-    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+    def interrupt(self, spec: RunSpec, instance_id: str, zone: str, notice: timedelta | None) -> None:
         self._everything().interrupt(instance_id, notice)
 
     def forget(self, run_uid: str) -> None:

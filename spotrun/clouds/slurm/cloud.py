@@ -137,7 +137,7 @@ class Slurm(Cloud):
         paths = (files_of(instance.token).log(instance.member), log_of(instance.token))
         return next((path.read_text(errors="replace") for path in paths if path.exists()), None)
 
-    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+    def interrupt(self, spec: RunSpec, instance_id: str, zone: str, notice: timedelta | None) -> None:
         raise CloudError(
             f"{instance_id} is on slurm, and spotrun cannot interrupt instances there",
             hint="without a notice: scancel; with a notice: submit a job to a partition with a higher PriorityTier",
