@@ -46,9 +46,8 @@ class Installation:
                 self._check_webhooks(spec)
             with mistakes:
                 self._nights.require(spec.name, spec.checkpoint.uri)
-            with mistakes:
-                prepared = prepare_later(spec, self._cloud)
             mistakes.refuse()
+            prepared = prepare_later(spec, self._cloud)
         self._spec = prepared.spec
         self._record = NightRecord(spec.checkpoint.uri, spec.name)
         self._before = self._nights.pinned(spec.name)

@@ -625,6 +625,7 @@ def test_an_address_that_is_none_is_refused_with_what_to_type_before_anything_is
     job: Path,
     spotrun: Spotrun,  # noqa: F811
 ) -> None:
+    nights = GoogleNights(google)
     job.write_text(job.read_text() + "notify: [{webhook: $SLACK_WEBHOOK}]\n")
     said = spotrun("night", "install", job, *INSTALL)
     assert said.code == SpecInvalid.exit_code
@@ -634,4 +635,5 @@ def test_an_address_that_is_none_is_refused_with_what_to_type_before_anything_is
     assert said.code == SpecInvalid.exit_code
     assert f"gcloud secrets versions add {HOOK} --data-file=- --project={PROJECT}" in said.err
     assert "cNry" not in said.err + said.out
-    assert not [method for method in google.counts if method.startswith(("run.", "cloudscheduler."))]
+    assert not nights.services
+    assert not nights.jobs
