@@ -604,7 +604,7 @@ def test_run_with_the_uid_of_a_known_one_is_ended_with_a_note_and_not_reaped(
     (member,) = theirs.ledger.refresh().members()
     assert member.recorded is not None
     instance = SimpleNamespace(run_uid=theirs.created.uid, instance_id=member.recorded.instance_id)
-    stored = SimpleNamespace(runs={theirs.created.uid: theirs})
+    stored = {theirs.created.uid: theirs}
     assert not _is_certain(instance, stored)  # type: ignore[arg-type]
     said = spotrun("down", theirs.uri, "-y")
     assert "note: this machine knows another run with the uid 0123456789" in said.err
