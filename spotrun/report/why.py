@@ -65,7 +65,8 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
     last = deque(replay(entries), maxlen=1)  # keeping all states would take memory quadratic in the number of entries
     if not last:
         return []
-    narrator = _Narrator(spec, end=last[0][2])
+    resumed = [entry.number for entry in entries if isinstance(entry.event, ev.ResumeRequested)]
+    narrator = _Narrator(spec, last[0][2], resumed)
     made = []
     for before, entry, after in replay(entries):
         if (narrated := narrator.tell(before, entry, after)) is not None:
@@ -135,12 +136,13 @@ class _Narrator:
     """
     Describes the entries of a ledger in sentences, one entry after another. `end` is the run's state after the last
     entry. It is needed because the sentence about an entry can also say what happened later, such as which instance
-    took over.
+    took over. `resumed` are the numbers of the entries in which a user asked to resume the run.
     """
 
-    def __init__(self, spec: RunSpec, end: RunState) -> None:
+    def __init__(self, spec: RunSpec, end: RunState, resumed: Sequence[int]) -> None:
         self._spec = spec
         self._end = end
+        self._resumed = resumed
         self._ordinals = end.ordinals()
         self._wanted_since: datetime | None = None
         self._idle_since: datetime | None = None
@@ -192,7 +194,7 @@ class _Narrator:
             return "; ".join(told)
         if isinstance(self._newest, ev.InstanceGone) and before.created.budget_usd is not None:
             return "the budget was reserved until the previous instance had ended"
-        if not before.launches:
+        if not before.launches or isinstance(self._newest, ev.ResumeRequested):
             return "until a runner had read the cloud's offerings"
         return "the ledger does not say why: perhaps there was no runner, or none that could reach the cloud"
 
@@ -209,7 +211,7 @@ class _Narrator:
             return "notice", f"the cloud said that it might take {where} ({event.kind}); training continues"
         given = to_the_second(max(timedelta(), event.deadline_at - entry.at))
         saved = _saved_after(self._end, attempt, entry.at)
-        return "notice", f"the cloud gave {given} of notice for {where}: {saved}{_what_followed(self._end, attempt)}"
+        return "notice", f"the cloud gave {given} of notice for {where}: {saved}{self._what_followed(attempt)}"
 
     def _gone(self, before: RunState, entry: Entry, event: ev.InstanceGone) -> Narrated | None:
         current, name = before.current, ev.name_of(event)
@@ -222,7 +224,7 @@ class _Narrator:
             return None  # part of the notice's sentence
         taken = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
         how = "was taken without a notice" if taken else _how_it_ended(before, event)
-        return "loss", f"{where} {how} ({event.evidence}){_what_followed(self._end, attempt)}"
+        return "loss", f"{where} {how} ({event.evidence}){self._what_followed(attempt)}"
 
     def _gone_before_it_trained(self, before: RunState, event: ev.InstanceGone) -> Narrated | None:
         launch = before.launches[event.launch]
@@ -231,6 +233,27 @@ class _Narrator:
         where, how = offering_text(launch.intent.offering), _how_it_ended(before, event)
         what = where if before.current is None else f"the standby, {where},"
         return "give-up", f"{what} {how} before it took over ({event.evidence}){self._pause(before)}"
+
+    def _what_followed(self, attempt: Attempt) -> str:
+        """
+        Describe what happened after an attempt ended: how many steps had to be repeated, and which instance took over.
+        If no later attempt has begun yet, say that nothing has taken over.
+        """
+        end = self._end
+        successor = next((later for number, later in end.attempts.items() if number > attempt.number), None)
+        if attempt.end is None or successor is None:
+            return "; nothing has taken over yet" if end.terminal is None else ""
+        parts = []
+        if is_plain(end) and successor.trainers:
+            parts.append(_time_lost(end, attempt.end.stopped_at, successor.trainers[0].commit))
+        elif attempt.end.last_step is not None and successor.trainers:
+            lost = max(0, attempt.end.last_step - successor.trainers[0].step)
+            parts.append(f"{count_of(lost, 'step')} had to be done again" if lost else "no step was lost")
+        since = attempt.notice_at or attempt.end.known_at
+        took = to_the_second(max(timedelta(), successor.started_at - since))
+        if any(attempt.number < number < successor.number for number in self._resumed):
+            return "; ".join(["", *parts, f"the run had ended, and was resumed: it trained again after {took}"])
+        return "; ".join(["", *parts, f"{_who_took_over(end, attempt, successor)} after {took}"])
 
     def _pause(self, before: RunState) -> str:
         """
@@ -319,25 +342,6 @@ def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
     if not newest.event.has_image:
         return f"its state was durable {to_the_second(newest.at - notice_at)} later"
     return f"step {newest.event.step:,} was durable {to_the_second(newest.at - notice_at)} later"
-
-
-def _what_followed(end: RunState, attempt: Attempt) -> str:
-    """
-    Describe what happened after an attempt ended: how many steps had to be repeated, and which instance took over. If
-    no later attempt has begun yet, say that nothing has taken over.
-    """
-    successor = next((later for number, later in end.attempts.items() if number > attempt.number), None)
-    if attempt.end is None or successor is None:
-        return "; nothing has taken over yet" if end.terminal is None else ""
-    parts = []
-    if is_plain(end) and successor.trainers:
-        parts.append(_time_lost(end, attempt.end.stopped_at, successor.trainers[0].commit))
-    elif attempt.end.last_step is not None and successor.trainers:
-        lost = max(0, attempt.end.last_step - successor.trainers[0].step)
-        parts.append(f"{count_of(lost, 'step')} had to be done again" if lost else "no step was lost")
-    since = attempt.notice_at or attempt.end.known_at
-    took = to_the_second(max(timedelta(), successor.started_at - since))
-    return "; ".join(["", *parts, f"{_who_took_over(end, attempt, successor)} after {took}"])
 
 
 def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:

@@ -143,6 +143,18 @@ def test_end_by_hand_is_reported_as_such_and_a_replacement_follows() -> None:
     assert ": replacement: " in sentence(history, "spot")
 
 
+def test_an_instance_after_a_resume_took_nothing_over() -> None:
+    history = History()
+    launch = history.running()
+    history.write(ev.StopRequested(by="me"))
+    history.after(60).gone(launch, by=EndedBy.USER, last_step=9)
+    history.write(ev.RunStopped(reason="as requested"))
+    history.after(3600).write(ev.ResumeRequested(by="me"))
+    history.after(300).running()
+    assert "the run had ended, and was resumed: it trained again after 1h6m" in sentence(history, "loss")
+    assert "after a wait of 5m (until a runner had read the cloud's offerings)" in sentence(history, "spot")
+
+
 def test_end_by_hand_before_training_is_reported_too() -> None:
     history = History()
     launch = history.launch()
