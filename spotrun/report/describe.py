@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from spotrun.clock import zone
 from spotrun.report.budget import passing
-from spotrun.report.tables import dollars, plain, short_duration
+from spotrun.report.tables import NOTHING, dollars, plain, short_duration
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
 from spotrun.run.protection import UNPROTECTED
@@ -81,8 +81,9 @@ def size(size_bytes: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """Format a duration, such as `3m05s`."""
-    return short_duration(timedelta(seconds=seconds))
+    """Format a duration for a sentence, such as `3m05s`."""
+    text = short_duration(timedelta(seconds=seconds))
+    return "0s" if text == NOTHING else text
 
 
 def _detail(text: str) -> str:
@@ -199,7 +200,8 @@ def _stopped(event: ev.InstanceStopped) -> str:
 
 def _not_carried(event: ev.StateNotCarried) -> str:
     named = ", ".join(f"{one.place} ({one.what})" for one in event.places)
-    return f"changed by step {event.step:,} and in no checkpoint: {named}"
+    by = f" by step {event.step:,}" if event.step else ""  # a command reports no steps
+    return f"changed{by} and in no checkpoint: {named}"
 
 
 def _outputs(event: ev.OutputsStored) -> str:
@@ -219,7 +221,7 @@ def _exited(event: ev.TrainerExited) -> str:
 
 
 def _completed(event: ev.RunCompleted) -> str:
-    if event.final_commit is None and not event.step:
+    if not event.step:
         return "run completed: its command succeeded"
     return f"training completed at step {event.step:,}"
 

@@ -25,6 +25,7 @@ from spotrun.notify.news import news_of
 from spotrun.report import compare, machine_readable, overview, terminal
 from spotrun.report.describe import describe
 from spotrun.report.folding import fold
+from spotrun.report.gaps import in_words
 from spotrun.report.machine_readable import json_object
 from spotrun.report.tables import FiguresTable, dollars, percent, short_duration
 from spotrun.run.events import Cause, CommittedFiles, RunFailed, RunStopped, SetUp, StopRequested, TrainingStarted
@@ -466,6 +467,18 @@ def test_events_do_not_repeat_the_advice_on_a_plain_script_that_launch_gives() -
     }
     (line,) = (line for line in overview.notes([row]) if "unprotected" in line)
     assert line.endswith("add train: {state: [out/]} to save the files that it writes into out/")
+
+
+def test_sentences_name_no_step_of_a_command_and_no_missing_time() -> None:
+    history = History()
+    history.running()
+    number = history.commit(step=0)
+    assert ", 0s after the snapshot" in describe(history.entries[-1])
+    history.step = 0
+    history.completed(number)
+    assert describe(history.entries[-1]) == "run completed: its command succeeded"
+    gap = {"place": "the state of the command", "what": "files", "step": 0, "resumes": 0}
+    assert in_words(gap) == "the state of the command (files) has changed and is in no checkpoint"
 
 
 def test_checkpoint_is_shown_with_the_size_of_its_files() -> None:
