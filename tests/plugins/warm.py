@@ -111,6 +111,11 @@ def _of_python(environment: Mapping[str, str], but: Sequence[str] = ()) -> dict[
 
 
 USUAL = _of_python(os.environ)
+OTHERS = {name: text for name, text in os.environ.items() if not name.startswith(("SPOTRUN_", "PYTHON", "LD_"))}
+"""
+The other variables of this process before any test: a server with a variable that one test sets would be killed when
+the test kills all processes with its variable.
+"""
 
 
 class Servers:
@@ -141,10 +146,9 @@ class Servers:
 
     def _serve(self, values: Mapping[str, str]) -> str:
         address = f"spotrun-tests-{secrets.token_hex(8)}"
-        usual = {name: text for name, text in os.environ.items() if not name.startswith(("SPOTRUN_", "PYTHON", "LD_"))}
         server = subprocess.Popen(
             [sys.executable, "-m", "tests.plugins.warm_server", address, ROOM],
-            env={**usual, **USUAL, **values, "SPOTRUN_TESTS_ROOM": ROOM},
+            env={**OTHERS, **USUAL, **values, "SPOTRUN_TESTS_ROOM": ROOM},
             cwd=ROOT,
             stdin=subprocess.PIPE,  # the server ends when this end is closed
             stdout=subprocess.PIPE,
