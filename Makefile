@@ -44,7 +44,7 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: help demo quick test nightly shares battery live night-notices function interruptions checkpoint-benchmark downtime gpu picture docs reference \
+.PHONY: help demo quick test nightly shares battery device live night-notices function interruptions checkpoint-benchmark downtime gpu picture docs reference \
 	browser dist wheels install dev lock audit lint types clean moved
 
 demo: .venv/.installed
@@ -79,6 +79,12 @@ nightly: .venv/.installed-dev .browser/.installed
 
 shares: .venv/.installed-dev .browser/.installed
 	$(TESTS) -m 'not nightly' --unchanged skip --shares write
+
+# The simulated accelerator of tests/device. Without a C++ compiler its tests are skipped.
+test nightly shares: device
+
+device: .venv/.installed-dev
+	@.venv/bin/python -m tests.device.build
 
 # tests/batteries/batteries.toml has the batteries, and the last result of each.
 battery: .venv/.installed-dev
@@ -174,7 +180,7 @@ types: .venv/.installed-dev
 
 install: .venv/.installed
 
-dev: .venv/.installed-dev
+dev: .venv/.installed-dev device
 
 .venv/bin/python: $(MOVED)
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found"; \
