@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint import layout, notes, objects
+from spotrun.checkpoint.accelerator import copies_aside
 from spotrun.checkpoint.objects import InitialObjects, SavedObject
 from spotrun.checkpoint.paths import moved
 from spotrun.checkpoint.plain_kinds import Unnamed
@@ -29,7 +30,7 @@ from spotrun.errors import CheckpointDamaged
 _DTYPE_NAMES = {getattr(torch, name): name for name in layout.ITEM_BYTES if hasattr(torch, name)}
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 _NUMPY_DTYPE = re.compile(r"[<>|=][biufc]\d{1,2}", re.ASCII)
-_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d{1,3})?", re.ASCII)
+_DEVICE = re.compile(r"[a-z]\w*(:\d{1,3})?", re.ASCII)
 _KINDS = (Tensor, torch.nn.Parameter)
 _SMALL_BYTES = 1 << 20
 """
@@ -98,7 +99,8 @@ def write_header(plan: ImagePlan, arena: Tensor) -> None:
 
 def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -> None:
     """
-    Copy tensors into `arena`. If `wait` is False, a device may still be copying when this function returns.
+    Copy tensors into `arena`. If `wait` is False, a device that copies while it computes (`copies_aside`) may still be
+    copying when this function returns.
 
     Plain tensors (`is_plain`) are copied with memmove, which takes a sixth of the time of torch's own copy for a small
     tensor. The interpreter lock is kept while a small tensor is copied, because waiting to get it back would take
@@ -110,7 +112,8 @@ def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -
             copy = _copy_at_once if size_bytes < _SMALL_BYTES else _copy_aside
             copy(base + start, tensor.data_ptr(), size_bytes)
         else:
-            arena[start : start + size_bytes].view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=not wait)
+            place = arena[start : start + size_bytes].view(tensor.dtype).view(tensor.shape)
+            place.copy_(tensor, non_blocking=not wait and copies_aside(tensor))
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -172,6 +175,13 @@ def _tensor(data: Tensor, data_start: int, entry: layout.TensorEntry) -> Tensor:
         return _empty(entry.shape, dtype)
     start = data_start + entry.offset
     return data[start : start + entry.size_bytes].view(dtype).view(entry.shape)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise CheckpointDamaged(f"torch {torch.__version__} does not know the checkpoint's device {name}") from error
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -291,7 +301,7 @@ class _Decoder:
                 raise TypeError("not a name and a content")
             return SavedObject(kind, content[0], decode_tree(content[1], self, depth))
         if kind == "device" and _DEVICE.fullmatch(content):
-            return torch.device(content)
+            return _device(content)
         raise ValueError(kind)
 
     def _at(self, index: Json) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from spotrun.checkpoint.accelerator import is_on_accelerator
+from spotrun.checkpoint.accelerator import copies_aside
 from spotrun.checkpoint.snapshot import ImagePlan, Piece, is_plain
 from spotrun.checkpoint.staging import Staged
 from spotrun.training.framework import Framework
@@ -102,9 +102,9 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 def _is_watched(tensor: Tensor) -> bool:
     """
     Return True if writes to `tensor` are counted, and it can be copied in the background, because it is in plain CPU
-    memory or in that of an accelerator.
+    memory or in that of an accelerator that copies while it computes.
     """
-    return (is_on_accelerator(tensor) or is_plain(tensor)) and not tensor.is_inference()
+    return (copies_aside(tensor) or is_plain(tensor)) and not tensor.is_inference()
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:

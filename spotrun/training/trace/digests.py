@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spotrun.checkpoint.accelerator import generator_states
 from spotrun.checkpoint.snapshot import bytes_in
 from spotrun.exactness.same_everywhere import without_instances
 from spotrun.exactness.trace_file import INSTANCES_VARIABLE
@@ -36,10 +37,8 @@ SHOWN_MAX = 80
 
 def generators() -> dict[str, Any]:
     """Return the state of every random number generator that spotrun seeds."""
-    states = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states |= {f"cuda:{n}": state for n, state in enumerate(torch.cuda.get_rng_state_all())}
-    return states
+    host = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
+    return host | generator_states()
 
 
 def digest(value: Any) -> str:
