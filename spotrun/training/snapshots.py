@@ -247,27 +247,35 @@ class Snapshots:
         Finish the newest snapshot, and report it to the agent. Without `wait`, do nothing if it is not complete yet.
 
         Call this with `wait` before the next step of an optimizer. If the script has written to the tensors while they
-        were copied, the snapshot is discarded, and another one is requested.
+        were copied, or an error has ended the copy, the snapshot is discarded, and another one is requested.
         """
         coming = self._pending
         if coming is None or not (wait or coming.done()):
             return
         self._pending = None
         started = time.perf_counter()
-        coming.staged.wait()
-        finite = coming.finite.result()
+        try:
+            coming.staged.wait()
+            finite = coming.finite.result()
+        except BaseException:  # the script may go on, for example after torch.OutOfMemoryError
+            self._discard(coming)
+            raise
         if coming.watch.sees_writes(coming.staged):
             self._overlap.give_up()
-            self._step = coming.step_before
-            self._agent.snapshot_wanted.set()
-            self._agent.unstage(coming.staged)
-            if coming.files is not None:
-                coming.files.close()
+            self._discard(coming)
             return
         if coming.files is not None:
             self._files.send(coming.files)
         stall_s = coming.stall_s + time.perf_counter() - started
         self._agent.tell(replace(coming.taken, stall_s=stall_s, finite=finite))
+
+    def _discard(self, snapshot: _Pending) -> None:
+        """Free the arena and the files of a snapshot that is not reported, and request another snapshot."""
+        self._step = snapshot.step_before
+        self._agent.snapshot_wanted.set()
+        self._agent.unstage(snapshot.staged)
+        if snapshot.files is not None:
+            snapshot.files.close()
 
     def plan(self, state: State) -> ImagePlan:
         """

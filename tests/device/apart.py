@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -11,6 +12,9 @@ from collections.abc import Callable
 import torch
 
 from tests.device import toy
+
+PR_SET_PDEATHSIG = 1
+"""The signal that a process gets when its parent ends, for example at the timeout of a test."""
 
 
 def fault_of(test: Callable[[], object]) -> str:
@@ -34,6 +38,7 @@ def fault_of(test: Callable[[], object]) -> str:
 def _run(test: Callable[[], object], write: int) -> None:
     code = 1
     try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         torch.set_num_threads(1)  # the threads of the parent are not here
         toy.load()
         test()
