@@ -142,7 +142,7 @@ class _Narrator:
     def __init__(self, spec: RunSpec, end: RunState, resumed: Sequence[int]) -> None:
         self._spec = spec
         self._end = end
-        self._resumed = resumed
+        self._resumes = resumed
         self._ordinals = end.ordinals()
         self._wanted_since: datetime | None = None
         self._idle_since: datetime | None = None
@@ -251,7 +251,7 @@ class _Narrator:
             parts.append(f"{count_of(lost, 'step')} had to be done again" if lost else "no step was lost")
         since = attempt.notice_at or attempt.end.known_at
         took = to_the_second(max(timedelta(), successor.started_at - since))
-        if any(attempt.number < number < successor.number for number in self._resumed):
+        if any(attempt.number < number < successor.number for number in self._resumes):
             return "; ".join(["", *parts, f"the run had ended, and was resumed: it trained again after {took}"])
         return "; ".join(["", *parts, f"{_who_took_over(end, attempt, successor)} after {took}"])
 
