@@ -21,10 +21,11 @@ def down(run: RunOrNewest = None, store: StoreOption = None, yes: YesOption = Fa
     """
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.interrupts import told, what_is_left
-    from spotrun.runs.open_run import open_run, or_newest_here
+    from spotrun.runs.open_run import namesakes, open_run, or_newest_here
     from spotrun.runs.sweeps import sweep_meant
     from spotrun.runs.termination import take_down
     from spotrun.runs.unreadable import end_nameless
+    from spotrun.units import some_of
 
     run = or_newest_here(run, store)
     sweep = sweep_meant(run, store)
@@ -36,6 +37,8 @@ def down(run: RunOrNewest = None, store: StoreOption = None, yes: YesOption = Fa
     except LedgerDamaged:
         end_nameless(run, store, yes)
         raise
+    if others := [each.typed for each in namesakes(run, store, opened) if not _is_settled(each)]:
+        say(f"note: other runs of this name go on, each ended by its id: {some_of(others)}")
     confirm(yes, f"End {opened.id} and its instances now?", default=True, declined="nothing was ended")
     try:
         with told(opened):

@@ -51,6 +51,8 @@ def resume(
         return ResumeRequested(by=who()) if ended or (state.terminal is None and state.stop_requested) else None
 
     if not foreground:
+        if (why := attend.fails_again(opened)) is not None:
+            say(f"note: {why}")
         opened.ledger.append(reopen)
     state = opened.ledger.state
     completed = state.terminal is not None and state.terminal.outcome == "completed"

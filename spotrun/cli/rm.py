@@ -28,6 +28,7 @@ def rm(
     from spotrun.runs.open_run import open_run
     from spotrun.runs.removing import name_others, removable, remove_all
 
-    opened = {run.id: run for run in (open_run(name, store) for name in runs)}
-    name_others(runs, store, opened)
+    named = {name: open_run(name, store) for name in runs}
+    name_others(named, store)
+    opened = {run.id: run for run in named.values()}
     remove_all([removable(run) for run in opened.values()], yes=yes, dry_run=dry_run)

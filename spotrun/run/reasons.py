@@ -154,6 +154,11 @@ def _fatal(lines: Sequence[str]) -> str:
 
 
 def _last_words(lines: Sequence[str]) -> str:
+    """
+    Return the last line that looks like an error, or else the last line. Indented lines are details of the line before
+    them, and there may be many: pip lists each allowed digest of a package.
+    """
     last = [line.strip() for line in lines[-LOOKED_AT:]]
-    errors = [line for line in last if _ERROR.match(line)]
+    heads = [line for line in lines if not line[0].isspace()][-LOOKED_AT:]
+    errors = [line for line in (*heads, *last) if _ERROR.match(line)]
     return next(reversed(errors or last), "")

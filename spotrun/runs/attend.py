@@ -22,8 +22,9 @@ from spotrun.report.folding import say
 from spotrun.report.live import view_for
 from spotrun.report.results import how_to_get
 from spotrun.report.view import View
+from spotrun.run.events import Cause
 from spotrun.run.owners import about_forged
-from spotrun.run.reasons import in_one_line, member_in
+from spotrun.run.reasons import in_brief, in_one_line, member_in
 from spotrun.run.state import RunState
 from spotrun.runner.tick import Tick
 from spotrun.runs.background import say_that_it_attends
@@ -139,6 +140,15 @@ def launch_again(run: OpenRun, state: RunState, why: str) -> str:
         f"{why}, launch again; to continue from the newest checkpoint, "
         f"`spotrun checkpoints export {run.typed} {file}` and then `spotrun launch JOB.yaml --init-from {file}`"
     )
+
+
+def fails_again(run: OpenRun) -> str | None:
+    """Return a note if the run failed because of its own code, which `resume` would train again; otherwise None."""
+    state = run.ledger.state
+    if state.terminal is None or state.terminal.outcome != "failed" or state.terminal.cause is not Cause.USER_ERROR:
+        return None
+    failed = f"{run.id} failed because of its own code ({in_brief(state.terminal.detail)}), and trains the same again"
+    return f"{failed}; {launch_again(run, state, CHANGED_CODE)}"
 
 
 def changed_script(run: OpenRun) -> str | None:

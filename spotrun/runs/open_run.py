@@ -277,6 +277,13 @@ def runs_named(reference: str, store: str | None) -> list[OpenRun]:
     return _runs_meant_by(reference, store)
 
 
+def namesakes(reference: str, store: str | None, run: OpenRun) -> list[OpenRun]:
+    """Return the other runs of a name with which a user named `run`; none if `reference` is an id or an address."""
+    if "/" in reference:
+        return []
+    return [each for each in _runs_meant_by(reference, store, to_end=True) if each.id != run.id]
+
+
 def newest_of(name: str, store: str, role: str) -> tuple[OpenRun, bool] | None:
     """
     Return the newest run with exactly this name; None if there is none. If a run of this name that is known on this
@@ -509,16 +516,21 @@ def _refuse(meant: Iterable[Unreadable]) -> None:
 
 
 def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
-    if absent(folder):
-        return RunNotFound(
-            f"no run {reference!r}: there is no folder {folder}", hint="use --store to name the runs' store"
-        )
-    if not runs:
-        hint = "start one with `spotrun launch JOB.yaml`, or use --store to name another store"
-        return RunNotFound(f"no run {reference!r}: there are no runs in {folder}", hint=hint)
-    near = get_close_matches(reference, sorted({word for run in runs for word in (run.created.name, run.id)}), 3)
+    """Return the error for a reference that names none of the `runs` in `folder`, and no run known on this machine."""
     hint = "`spotrun status` lists the runs; --store names another store"
-    return RunNotFound(f"no run {reference!r} in {folder}", hint=f"did you mean {' or '.join(near)}?" if near else hint)
+    if absent(folder):
+        where, hint = f": there is no folder {folder}", "use --store to name the runs' store"
+    elif not runs:
+        where = f": there are no runs in {folder}"
+        hint = "start one with `spotrun launch JOB.yaml`, or use --store to name another store"
+    else:
+        where = f" in {folder}"
+    elsewhere = {uri.rpartition("/")[2] for uri in known_addresses()}
+    if elsewhere:
+        where += ", nor among the runs that this machine knows in other stores"
+    ids = elsewhere | {run.id for run in runs}
+    near = get_close_matches(reference, sorted(ids | {each.rpartition("-")[0] for each in ids}), 3)
+    return RunNotFound(f"no run {reference!r}{where}", hint=f"did you mean {' or '.join(near)}?" if near else hint)
 
 
 def absent(folder: str) -> bool:

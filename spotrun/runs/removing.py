@@ -5,7 +5,7 @@ its cloud or bucket, and asks the user.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from spotrun.report.describe import gigabytes
 from spotrun.report.folding import say
 from spotrun.runs.asking import confirm
 from spotrun.runs.known_record import forget
-from spotrun.runs.open_run import OpenRun, attended, runs_named
+from spotrun.runs.open_run import OpenRun, attended, namesakes
 from spotrun.store.opening import open_store
 from spotrun.store.port import Inspectable, ReportsForeignNames, Store
 from spotrun.units import count_of, shown, some_of
@@ -85,16 +85,12 @@ def removable(run: OpenRun) -> Removable:
     )
 
 
-def name_others(references: Iterable[str], store: str | None, opened: Container[str]) -> None:
-    """
-    For each reference that is the name of several runs, name those that stay: only the newest of them is removed.
-    `opened` are the ids of the runs to remove.
-    """
-    for reference in references:
-        named = [] if "/" in reference else runs_named(reference, store)
-        others = [run.id for run in named if run.id not in opened]
-        if others:
-            say(f"note: only the newest {reference} is removed; name each other by its id: {some_of(others)}")
+def name_others(named: Mapping[str, OpenRun], store: str | None) -> None:
+    """For each name with which a user named a run to remove, name the runs of this name that stay."""
+    removed = {run.id for run in named.values()}
+    for name, run in named.items():
+        if others := [each.id for each in namesakes(name, store, run) if each.id not in removed]:
+            say(f"note: other runs called {name} stay, each removed by its id: {some_of(others)}")
 
 
 def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:

@@ -232,8 +232,11 @@ def _in_our_words(kind: str, value: object, limits: Mapping[str, Any], otherwise
 
 
 def _number_in(value: object) -> str:
-    number = re.match(r"\d{1,9}", str(value), re.ASCII)
-    return f"write {number[0]}" if number else "write it like 3"
+    """Advise the whole number in a text such as `8 nodes`. The sizes of a job are in GB, so 2TB is 2000."""
+    found = re.fullmatch(r"(\d{1,9})\s*([a-z]*)", str(value).strip(), re.ASCII | re.IGNORECASE)
+    if found is None or found[2].upper() in ("K", "KB", "KIB", "M", "MB", "MIB"):
+        return "write it like 3"
+    return f"write {int(found[1]) * (1000 if found[2].upper() in ('T', 'TB', 'TIB') else 1)}"
 
 
 def unknown_key(key: Key, model: type[BaseModel], value: object) -> Problem:

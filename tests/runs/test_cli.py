@@ -25,7 +25,7 @@ from spotrun.folder.ledger import key_of
 from spotrun.run import entry_bytes
 from spotrun.run import events as ev
 from spotrun.runner.creation import prepare_run
-from spotrun.runs.attend import changed_script
+from spotrun.runs.attend import changed_script, fails_again
 from spotrun.runs.background import leave_behind
 from spotrun.runs.known import create_known
 from spotrun.runs.open_run import open_run, who
@@ -268,6 +268,18 @@ def test_a_run_whose_budget_pays_for_no_instance_is_launched_again_not_resumed(s
     said = sandbox.ask("resume", "poor", code=RunEnded.exit_code)
     assert "a run keeps the budget of its launch: raise budget.max_usd in the job, launch again" in said
     assert "continue with" not in said
+
+
+def test_resume_of_a_run_that_failed_by_its_own_code_says_that_it_trains_the_same_again(sandbox: Sandbox) -> None:
+    run = create_known(prepare_run(load_spec(sandbox.job("wrong")), "test"))
+    assert fails_again(run) is None
+    run.ledger.append(lambda _: ev.RunFailed(cause=ev.Cause.USER_ERROR, detail="setup ended with exit code 3"))
+    note = fails_again(run)
+    assert note is not None
+    assert "failed because of its own code (setup ended with exit code 3), and trains the same again" in note
+    run.ledger.append(lambda _: ev.ResumeRequested(by="test"))
+    run.ledger.append(lambda _: ev.RunFailed(cause=ev.Cause.QUOTA, detail="none left"))
+    assert fails_again(run) is None
 
 
 def test_background_runner_that_cannot_begin_is_reported(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,10 @@ from spotrun.clouds.registry import cloud_named
 from spotrun.errors import CloudError, Unreckonable
 from spotrun.instance import Instance, InstanceState
 from spotrun.report.tables import dollars
+from spotrun.runner.creation import prepare_run
 from spotrun.runs.completion import job_files
 from spotrun.runs.flags import RENAMED, with_new_names
+from spotrun.runs.known import create_known
 from spotrun.version import __version__
 from tests.support.called_spotrun import Spotrun, call
 from tests.support.decisions import spec
@@ -229,9 +231,27 @@ def test_rm_of_a_name_says_which_runs_of_this_name_stay(runs: Path, spotrun: Spo
     folders = [ended(runs, "old", digit * 10) for digit in "123"]
     said = " ".join(spotrun("rm", "old", "-y").out.split())
     left = [folder.name for folder in folders if folder.exists()]
-    assert f"only the newest old is removed; name each other by its id: {', '.join(left)}" in said
+    assert f"other runs called old stay, each removed by its id: {', '.join(left)}" in said
     assert len(left) == 2
     assert "by its id" not in spotrun("rm", *left, "-y").out
+
+
+def test_down_of_a_name_says_which_runs_of_this_name_go_on(runs: Path, spotrun: Spotrun) -> None:
+    for digit in "12":
+        new_run(runs, "twin", digit * 10)
+    ended(runs, "twin", "3" * 10)
+    said = spotrun("down", "twin", "-y")
+    assert "note: other runs of this name go on, each ended by its id: twin-" in said.out + said.err
+    said = spotrun("down", "twin-1111111111", "-y")
+    assert "go on" not in said.out + said.err
+
+
+def test_unknown_name_is_compared_with_all_runs_that_are_known_here(runs: Path, spotrun: Spotrun) -> None:
+    (work := runs.parent / "work").mkdir()
+    wanted = spec(name="slow", workdir=str(work), checkpoint={"uri": f"{runs.parent}/bucket"})
+    create_known(prepare_run(wanted, "a test")).ledger.refresh()
+    said = spotrun("why", "slwo").err
+    assert "nor among the runs that this machine knows in other stores\n  try: did you mean slow" in said
 
 
 def test_rm_names_objects_that_it_cannot_delete(runs: Path, spotrun: Spotrun) -> None:

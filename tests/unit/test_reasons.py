@@ -80,6 +80,10 @@ REASONS = {
         BOOM + "Exception ignored in: <function F.__del__>\n" + raised(lambda: fail(TypeError("late"))),
         "ValueError: boom",
     ),
+    "details of an error": (
+        "Collecting torch\nERROR: THESE PACKAGES DO NOT MATCH\n    torch==2 from x:\n" + 60 * "        or 3b37\n",
+        "ERROR: THESE PACKAGES DO NOT MATCH",
+    ),
     "a logger's last words": (BOOM + "wandb: run finished\nwandb: 3 files\n", "ValueError: boom"),
     "a failure that was survived": (BOOM + "step\n" * 500 + "no more data\n", "no more data"),
     "a traceback that was cut": (CUT + BOOM, "ValueError: boom"),
