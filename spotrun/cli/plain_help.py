@@ -6,7 +6,7 @@ and each verb's help ends with an example.
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
@@ -31,17 +31,33 @@ class Verb(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from spotrun.runs.flags import require_dashes, with_new_names
+        from spotrun.runs.flags import refuse_stray, require_dashes, with_new_names
 
         known = {flag for each in self.params for flag in each.opts}
         words = with_new_names(args, known)
+        command = f"spotrun {ctx.info_name}"
         try:
-            return super().parse_args(ctx, [*words])  # it takes words off the list
+            rest = super().parse_args(ctx, [*words])  # it takes words off the list
         except typer.TyperException as error:
             is_unknown = hasattr(error, "possibilities")
             if is_unknown and any(each.display_name_raw == ARGUMENTS for each in self._arguments()):
-                require_dashes(f"spotrun {ctx.info_name}", words, getattr(error, "option_name", ""), known)
+                require_dashes(command, words, getattr(error, "option_name", ""), known)
             raise
+        if not ctx.resilient_parsing:  # as in a completion
+            refuse_stray(command, words, self._stray(ctx, words), *self._valued())
+        return rest
+
+    def _stray(self, ctx: Any, words: list[str]) -> Sequence[str]:
+        """Return the arguments of the script that are not behind `--`."""
+        given = next((ctx.params[each.name] for each in self._arguments() if each.display_name_raw == ARGUMENTS), None)
+        behind = len(words) - words.index("--") - 1 if "--" in words else 0
+        return (given or [])[: max(0, len(given or []) - behind)]
+
+    def _valued(self) -> tuple[set[str], set[str]]:
+        """Return the options that have a value, and those of them whose value is a list."""
+        valued = [each for each in self.params if not isinstance(each, TyperArgument) and not each.is_flag]
+        lists = [each for each in valued if (each.metavar or "").endswith((",…", ",..."))]
+        return {flag for each in valued for flag in each.opts}, {flag for each in lists for flag in each.opts}
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", *(each.display_name_raw for each in self._arguments())]

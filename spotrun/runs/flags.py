@@ -112,3 +112,31 @@ def require_dashes(command: str, words: Sequence[str], flag: str, known: Collect
     refused = SpecInvalid(f"{command} has no option {flag}; arguments of the script go behind --", hint=line)
     refused.place = {"key": flag}
     raise refused
+
+
+def refuse_stray(
+    command: str, words: Sequence[str], stray: Sequence[str], valued: Container[str], lists: Container[str]
+) -> None:
+    """
+    Refuse a command line with `stray` words, which no option takes, before the `--` that begins the script's arguments.
+    `valued` are the options that have a value; `lists` are those of them whose values are separated by commas.
+
+    Raises:
+        SpecInvalid: there is such a word. The hint is the whole line with these words behind `--`, or, if the first of
+            them follows a value of a list, the list with its further values.
+    """
+    if not stray:
+        return
+    end = words.index("--") if "--" in words else len(words)
+    ours, missing, hint = list[str](), list(stray), ""
+    for at, word in enumerate(words[:end]):
+        if not missing or word != missing[0] or (at and words[at - 1] in valued):
+            ours.append(word)
+            continue
+        if len(missing) == len(stray) and at > 1 and words[at - 2] in lists:
+            between = f" {words[at - 2]} " if "=" in word else ","
+            hint = f"did you mean {words[at - 2]} {shlex.quote(words[at - 1])}{between}{shlex.quote(word)}?"
+        del missing[0]
+    line = shlex.join([*command.split(), *ours, "--", *stray, *words[end + 1 :]])
+    told = f"{command} does not know what {stray[0]} means; arguments of the script go behind --"
+    raise SpecInvalid(told, hint=hint or line)

@@ -382,6 +382,31 @@ def test_argument_of_the_script_without_dashes_is_shown_behind_them(
 
 
 @pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("launch job.yaml foo -y", "spotrun launch job.yaml -y -- foo"),
+        ("launch -n foo job.yaml foo bar -- --epochs 3", "spotrun launch -n foo job.yaml -- foo bar --epochs 3"),
+        ("launch train.py job.yaml", "spotrun launch train.py -- job.yaml"),
+        ("verify-resume train.py 3", "spotrun verify-resume train.py -- 3"),
+        ("init train.py 3", "spotrun init train.py -- 3"),
+        ("sweep train.py --grid lr=1e-3 1e-2 --budget 2 -y", "did you mean --grid lr=1e-3,1e-2?"),
+        ("sweep train.py --grid lr=1,2 bs=3 --budget 2 -y", "did you mean --grid lr=1,2 --grid bs=3?"),
+        ("bench job.yaml --types T4:1 A10G:1", "did you mean --types T4:1,A10G:1?"),
+    ],
+)
+def test_word_before_the_dashes_never_becomes_an_argument_of_the_script(
+    runs: Path, spotrun: Spotrun, typed: str, meant: str
+) -> None:
+    Path("train.py").write_text("")
+    Path("job.yaml").write_text("train: {script: train.py}\n")
+    said = spotrun(*shlex.split(typed))
+    assert (said.code, said.out) == (2, "")
+    assert "; arguments of the script go behind --\n" in said.err
+    assert said.err.endswith(f"  try: {meant}\n")
+    assert list(runs.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("word", "meant"),
     [
         ("kill", "`spotrun stop RUN`, which saves a last checkpoint, or `spotrun down RUN`"),
