@@ -36,9 +36,9 @@ def prune(
     from spotrun.report.folding import say
     from spotrun.runs.open_run import look_in
     from spotrun.runs.removing import removable, remove_all
-    from spotrun.spec.values import read_positive_duration
+    from spotrun.spec.values import read_age
 
-    before = datetime.now(UTC) - read_flag("--older", read_positive_duration, older)
+    before = datetime.now(UTC) - read_flag("--older", read_age, older)
     runs, unreadable = look_in(store or DEFAULT_STORE)
     named = [run for run in runs if name in (None, run.created.name, run.id)]
     if name is not None and not named:

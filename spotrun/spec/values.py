@@ -462,6 +462,16 @@ def read_positive_duration(value: object) -> timedelta:
     return duration
 
 
+def read_age(value: object) -> timedelta:
+    """Read how long ago something ended. A number without a unit is most likely a number of days."""
+    try:
+        return read_positive_duration(value)
+    except Unreadable as error:
+        if re.fullmatch(r"[1-9]\d{0,2}", str(value), re.ASCII):
+            raise Unreadable(error.message, f"write {value}d, or {value}h for hours") from error
+        raise
+
+
 def read_deadline(value: object) -> timedelta | time | datetime:
     """Read a duration, a time of day, or a date with a time: `8h`, `07:00`, `2026-12-01T07:00`, `2026-12-01T07:00Z`."""
     if isinstance(value, time | datetime):
