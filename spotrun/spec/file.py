@@ -24,7 +24,7 @@ from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec, files_of_module
 from spotrun.spec.own_machine import this_host
 from spotrun.spec.places import HARDWARE, HOME, has_machine, read_places
-from spotrun.spec.problems import OWN, Key, Problem, dotted, problem_at, problems_of, sentence
+from spotrun.spec.problems import OWN, Key, Problem, dotted, problem_at, problems_of, sentence, with_accepted_choices
 from spotrun.spec.sky.job import translate
 from spotrun.spec.strict import Model
 from spotrun.spec.values import (
@@ -237,7 +237,7 @@ class Draft:
     """The job without the values that have problems. Reading one of those raises Unsound."""
 
     def __post_init__(self) -> None:
-        self.problems = [*self.document.problems]
+        self.problems = [(at, with_accepted_choices(problem, RunSpec)) for at, problem in self.document.problems]
 
     @property
     def data(self) -> dict[str, Any]:

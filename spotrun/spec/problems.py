@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -125,22 +125,38 @@ OWN = "x-"
 """Prefix of the keys that users add for their own purposes. spotrun ignores these keys."""
 
 Key = tuple[str | int, ...]
+Choices = tuple[tuple[object, str], ...]
+"""Values that may be meant, each with the words that propose it."""
 
 
 @dataclass(frozen=True)
 class Problem:
     """
     One fault of a spec: its `key`, a message, and a suggestion of what to write instead. `meant` is the key that the
-    user probably meant.
+    user probably meant. If the suggestion proposes several values, `choices` are these values.
     """
 
     key: Key
     message: str
     suggestion: str | None = None
     meant: Key = ()
+    choices: Choices = ()
 
     def __str__(self) -> str:
         return sentence(dotted(self.key), self.message, self.suggestion)
+
+
+def written_choices(choices: Choices) -> str:
+    return f"write {', or '.join(words for _, words in choices)}"
+
+
+def with_accepted_choices(problem: Problem, model: type[BaseModel]) -> Problem:
+    """Return the problem with a suggestion of only those values that the key accepts; unchanged if it accepts none."""
+    path = [part for part in problem.key if isinstance(part, str)]
+    if len(path) < len(problem.key):  # an item of a list
+        return problem
+    accepted = tuple(choice for choice in problem.choices if _accepts(model, path, choice[0]))
+    return replace(problem, suggestion=written_choices(accepted)) if accepted else problem
 
 
 class Disagreements(ValueError):

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from spotrun.spec.problems import Key, Problem
+from spotrun.spec.problems import Choices, Key, Problem, written_choices
 from spotrun.units import shown
 
 BYTES_MAX = 1 << 20
@@ -335,7 +335,8 @@ class _Constructor:
             if key[-2:] == OFF_IS_A_WORD_IN and text == "off":
                 return text
             truth = "true" if text.lower() in ("yes", "on", "y") else "false"
-            self.refuse(key, f"YAML reads {text} as {truth}", f'write {truth} for that, or "{text}" for the text')
+            choices = ((truth == "true", f"{truth} for that"), (text, f'"{text}" for the text'))
+            self.refuse(key, f"YAML reads {text} as {truth}", choices)
         elif tag == "int":
             if _INT.fullmatch(text):
                 return int(text)
@@ -346,28 +347,31 @@ class _Constructor:
             self.refuse(key, *_surprise(text))
         return text
 
-    def refuse(self, key: Key, message: str, suggestion: str) -> None:
+    def refuse(self, key: Key, message: str, instead: str | Choices) -> None:
         self.document.unreadable.add(key)
-        self.report(self.document.positions[key], key, message, suggestion)
+        choices = () if isinstance(instead, str) else instead
+        suggestion = instead if isinstance(instead, str) else written_choices(instead)
+        self.document.problems.append(
+            (self.document.positions[key], Problem(key, message, suggestion, choices=choices))
+        )
 
     def report(self, at: Position, key: Key, message: str, suggestion: str) -> None:
         self.document.problems.append((at, Problem(key, message, suggestion)))
 
 
-def _surprise(text: str) -> tuple[str, str]:
+def _surprise(text: str) -> tuple[str, str | Choices]:
     """Return why YAML would read a number in a surprising way, and what to write instead."""
     if ":" in text:
         length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))
-        advice = f'write "{shown(text)}" in quotes for that time or text, or {shown(length)} for a duration'
-        return f"YAML reads {shown(text)} as a number to base 60", advice
+        quoted = text, f'"{shown(text)}" in quotes for that time or text'
+        return f"YAML reads {shown(text)} as a number to base 60", (quoted, (length, f"{shown(length)} for a duration"))
     if text.lower().lstrip("+-").startswith((".n", ".i")):
         return f"{shown(text)} is not a finite number", "write a number"
     if "_" in text:
         return f"{shown(text)} is read differently by different tools", f"write {shown(text.replace('_', ''))}"
     if re.match(r"[-+]?0[xXbBoO0-9]", text):
         decimal = text.lstrip("+-").lstrip("0")
-        quoted = f'write "{shown(text)}" for the text'
-        return f"YAML does not read {shown(text)} as a decimal number", quoted + (
-            f", or {shown(decimal)}" if decimal.isdigit() else ""
-        )
+        quoted = text, f'"{shown(text)}" for the text'
+        plain = ((int(decimal), shown(decimal)),) if decimal.isdigit() else ()
+        return f"YAML does not read {shown(text)} as a decimal number", (quoted, *plain)
     return f"the number {shown(text)} is too long", "write a shorter one, or put quotes around it"
