@@ -214,6 +214,8 @@ def _instead(kind: str, key: Key, value: object, model: type[BaseModel]) -> str 
     if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
         whole = {name: item for each in value for name, item in each.items()}
         return f"write {path[-1]}: {in_yaml(whole)}, without dashes"
+    if (pair := pair_without_space(value)) and ".".join((*path, pair[0])) in keys_of(model):
+        return f"write a space after the colon: {pair[0]}: {shown(pair[1])}"
     if path == ["train"] and (program := program_in(value)) is not None:
         return f"write train: {in_yaml(program)}"
     names = MAIN_KEYS.get(path[-1], ())
@@ -221,6 +223,12 @@ def _instead(kind: str, key: Key, value: object, model: type[BaseModel]) -> str 
     if meant is not None:
         return f"write {path[-1]}: {{{meant}: {in_yaml(value)}}}"
     return f"write {path[-1]}: {{{names[0]}: …}}" if names else None
+
+
+def pair_without_space(text: object) -> tuple[str, str] | None:
+    """Return the key and the value in a text like `name:a`, in which a space after the colon is missing, or None."""
+    pair = re.fullmatch(r"([A-Za-z_]\w*):([^\s:/].*)", text, re.ASCII) if isinstance(text, str) else None
+    return pair and (pair[1], pair[2])
 
 
 def _in_our_words(kind: str, value: object, limits: Mapping[str, Any], otherwise: str) -> tuple[str, str | None]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from io import StringIO
 from itertools import islice
@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from spotrun.spec.problems import Choices, Key, Problem, written_choices
+from spotrun.spec.problems import Choices, Key, Problem, pair_without_space, written_choices
 from spotrun.units import shown
 
 BYTES_MAX = 1 << 20
@@ -40,6 +40,9 @@ NULLS = ("", "~", "null", "Null", "NULL")
 """Texts that YAML reads as a missing value."""
 OFF_IS_A_WORD_IN = ("checkpoint", "exact")
 """The key whose value may be `off`, which YAML reads as false."""
+
+NAMES_WITH_COLON_IN = ("accelerators",)
+"""The key in whose mapping SkyPilot accepts names without a value that contain a colon: `{T4:1, V100:1}`."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +113,18 @@ def read_yaml(text: str, begin: str = BEGIN) -> Document:
         _refuse_unprintable(text)
         root = composer.root()
         if root.kind != "mapping":
-            raise _Stop(root.at, "the file must hold key: value lines, not " + _an(root), f"begin with {begin}")
+            advice = _advice_on_space(root.content) or f"begin with {begin}"
+            raise _Stop(root.at, "the file must hold key: value lines, not " + _an(root), advice)
         document.data = _Constructor(document).value(root, ())
     except _Stop as stop:
         document.problems.append((stop.at, stop.problem))
     except yaml.MarkedYAMLError as error:
-        document.problems.append(_unclosed(error, text, composer.newest) or _syntax_problem(error, text))
+        found = (
+            _unclosed(error, text, composer.newest)
+            or _unspaced(error, text, composer.newest)
+            or _syntax_problem(error, text)
+        )
+        document.problems.append(found)
     except yaml.YAMLError as error:
         document.problems.append((TOP, Problem((), f"is not YAML: {shown(error, 200)}", "check it with an editor")))
     return document
@@ -172,6 +181,28 @@ def _unclosed(error: yaml.MarkedYAMLError, text: str, newest: Any) -> tuple[Posi
     comma = f", or a comma is missing before line {stopped.line + 1}" if of_bracket and not ends else ""
     reason = f"is not YAML: the {opened} that begins here is not closed{'' if endless else ' on its line'}{comma}"
     return _position(began), Problem((), reason, f"write the {closed_by} that closes it")
+
+
+def _unspaced(error: yaml.MarkedYAMLError, text: str, newest: Any) -> tuple[Position, Problem] | None:
+    """
+    Return the problem of a line without a space after its colon, which YAML reads as the beginning of a text; None if
+    there is no such line right above the one at which the parser stopped. `newest` is the newest event of the parser.
+    """
+    in_block = isinstance(newest, yaml.ScalarEvent) and newest.style in ("|", ">")
+    above = text.splitlines()[: error.problem_mark.line] if error.problem_mark and not in_block else []
+    while above and not above[-1].strip():
+        del above[-1]
+    found = None
+    while above and (advice := _advice_on_space(above[-1].strip())):
+        at = Position(len(above), len(above[-1]) - len(above[-1].lstrip()) + 1)
+        found = at, Problem((), "is not YAML: a space is missing", advice)
+        del above[-1]
+    return found
+
+
+def _advice_on_space(text: object) -> str | None:
+    pair = pair_without_space(text)
+    return pair and f"write a space after the colon: {pair[0]}: {shown(pair[1])}"
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> tuple[Position, Problem]:
@@ -290,6 +321,10 @@ class _Constructor:
             if not isinstance(name.content, str) or name.tag is not None:
                 self.report(name.at, key, "a key here is not a plain word", "write key: value, without ? or tags")
                 continue
+            pair = None if key[-1:] == NAMES_WITH_COLON_IN else pair_without_space(name.content)
+            if pair and name.plain and not item.content and item.kind == "scalar":
+                self.report(name.at, (*key, pair[0]), _NO_VALUE, f"write {': '.join(map(shown, pair))}, with a space")
+                name, item = replace(name, content=pair[0]), replace(item, content=pair[1])
             below = (*key, name.content)
             if name.content in read:
                 first = self.document.positions[below].line
