@@ -721,6 +721,13 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
             )
         elif not script.resolve().is_relative_to(workdir.resolve()):
             draft.add(key, "is a symbolic link to a path outside workdir", "copy the script into workdir")
+        elif script.suffix in SHELLS:
+            args = draft.data["train"].get("args")
+            words = ["bash", str(value), *(map(str, args) if isinstance(args, list) else [])]
+            draft.add(key, "is a shell script", f"write train: {in_yaml({'run': shlex.join(words)})}")
+        elif script.suffix in _NO_JOBS:
+            what, instead = _NO_JOBS[script.suffix]
+            draft.add(key, what, instead.format(shown(value)))
     except Unreadable:
         return
     except (OSError, ValueError) as error:

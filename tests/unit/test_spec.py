@@ -294,6 +294,19 @@ def test_a_bad_spec_is_refused_with_key_line_and_fix(folder: Path, key: str, lin
     assert error.message.replace("\n", "").isprintable()
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("sim.sh", 'is a shell script; write train: {run: "bash sim.sh --n 2"}'),
+        ("a.ipynb", "is a notebook, and spotrun trains scripts; `jupyter nbconvert --to script a.ipynb` converts it"),
+    ],
+)
+def test_script_that_is_no_python_names_what_trains_it(folder: Path, name: str, says: str) -> None:
+    (folder / name).write_text("{}")
+    error = refused(write(folder, f"train: {{script: {name}, args: [--n, 2]}}"))
+    assert f"job.yaml:1: train.script: {says}" in error.message
+
+
 INDEPENDENT = {
     "a type, a pair, a secret and the cloud": (
         """\
