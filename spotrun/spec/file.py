@@ -59,8 +59,8 @@ STARTERS = frozenset({"accelerate", "bash", "deepspeed", "mpirun", "python", "py
 @dataclass(frozen=True)
 class PlacedProblem:
     """
-    A problem, and its line and column in the file. If a flag caused the problem, there is no line, and `key` is the
-    flag.
+    A problem, and its line and column in the file. If a flag caused the problem or can solve it, there is no file, and
+    `key` is the flag. If the job was made from a script, there is no file either.
     """
 
     file: str | None
@@ -93,6 +93,8 @@ class SpecFileInvalid(SpecInvalid):
 
     def _hint(self, path: Path, problems: tuple[PlacedProblem, ...]) -> str:
         if all(problem.file is None for problem in problems):
+            if not all(problem.key.startswith("--") for problem in problems):  # a key of a job made from a script
+                return f"`spotrun init {shlex.quote(shown(path, 200))}` writes a job file, in which keys can be set"
             return "correct the flag; --help shows all flags"
         return f"correct the file, then run `spotrun validate {shlex.quote(shown(path, 200))}`"
 
@@ -283,6 +285,9 @@ class Draft:
         flag = next((self.flags[above] for above in _self_and_above(problem.key) if above in self.flags), None)
         if flag is not None:
             return PlacedProblem(None, flag, problem.message, problem.suggestion)
+        if self.path.suffix == SCRIPT:  # the job has no file
+            path = dotted(problem.key)
+            return PlacedProblem(None, _FLAGS.get(path, path), problem.message, problem.suggestion)
         key = self._as_spelled(problem.key)
         return in_file(self.path, self.document, at, Problem(key, problem.message, problem.suggestion))
 
@@ -296,7 +301,7 @@ class Draft:
             return SpecFileInvalid(self.path, _by_line(itertools.chain(*map(self._problems, errors))), hint)
         (error,) = errors
         problem = self.place(None, Problem(error.key, error.message))
-        if error.key and (problem.line is None or self.document.positions):  # a script has no lines with keys
+        if error.key and (problem.key.startswith("--") or self.document.positions):
             error.place = problem.to_dict()
             error.message = str(problem)
         return error

@@ -296,6 +296,21 @@ def test_validate_takes_the_store_that_launch_gets(runs: Path, spotrun: Spotrun)
     assert spotrun("validate", "far.yaml", "--store", "s3://bucket/runs").out == "far.yaml is valid: far\n"
 
 
+def test_problem_of_a_script_without_a_job_file_names_the_flag_and_no_line(runs: Path, spotrun: Spotrun) -> None:
+    Path("train.py").write_text("")
+    said = spotrun("launch", "train.py", "--cloud", "aws")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("error: --store: ")
+    assert "cannot be reached from instances on aws; add --store s3://BUCKET/runs, or" in said.err
+    assert said.err.endswith("  try: correct the flag; --help shows all flags\n")
+    Path("train.py").write_text("def (:")
+    said = spotrun("launch", "train.py", "--store", "train.py")
+    lines = said.err.splitlines()
+    assert lines[0] == "error: 2 problems in train.py"
+    assert [line.split(": ")[0].strip() for line in lines[1:3]] == ["train.script", "--store"]
+    assert said.err.endswith("  try: `spotrun init train.py` writes a job file, in which keys can be set\n")
+
+
 def test_validate_and_dry_run_list_all_mistakes_of_a_job_at_once(
     runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -318,7 +318,7 @@ def _too_many_secrets(spec: RunSpec) -> Iterator[Unreadable]:
 def _far_store(spec: RunSpec) -> Iterator[Unreadable]:
     uri = spec.checkpoint.uri
     if not uri.startswith("s3://"):
-        advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
+        advice = "add --store s3://BUCKET/runs, or write the address as checkpoint.uri or SPOTRUN_STORE"
         yield Unreadable(f"{uri} cannot be reached from instances on aws", advice, at=("checkpoint", "uri"))
 
 

@@ -231,7 +231,7 @@ CLOUD = Gcp()
 def _far_store(spec: RunSpec) -> Iterator[Unreadable]:
     uri = spec.checkpoint.uri
     if not uri.startswith("gs://"):
-        advice = "write gs://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
+        advice = "add --store gs://BUCKET/runs, or write the address as checkpoint.uri or SPOTRUN_STORE"
         yield Unreadable(f"{uri} cannot be reached from instances on gcp", advice, at=("checkpoint", "uri"))
 
 
