@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, time, timedelta
 from difflib import get_close_matches
@@ -39,8 +40,8 @@ from spotrun.spec.market_script import Action
 from spotrun.spec.own_machine import FIGURES, HardwareSpec
 from spotrun.spec.problems import problems_of
 from spotrun.spec.strict import Model
-from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
-from spotrun.units import Steps, Unreadable, format_duration
+from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type, written_list
+from spotrun.units import Steps, Unreadable, format_duration, shown
 
 DEEP_LEARNING_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
@@ -96,7 +97,16 @@ class TrainSpec(Model):
         if self.run is not None and self.args and self.script is None and self.module is None:
             yield Unreadable("belongs to script, not to run", "write the arguments into run", at=("args",))
 
+    def _one_word_in_each_argument(self) -> Iterator[Unreadable]:
+        """Refuse `--epochs 2` in one item, unless the item before is an option, whose value it may be."""
+        for index, arg in enumerate(self.args):
+            pair = re.fullmatch(r"(--[A-Za-z][\w-]*) +(\S+)", arg, re.ASCII)
+            if pair and (index == 0 or not self.args[index - 1].startswith("-")):
+                reason = f"{shown(arg)!r} is one word for the script, with a space in it"
+                yield Unreadable(reason, f"write {written_list(pair.groups())}", at=("args", index))
+
     checks = (_exactly_one, _only_scripts_have_arguments)
+    checks_if_new = (_one_word_in_each_argument,)
 
     @property
     def state_dir(self) -> str:

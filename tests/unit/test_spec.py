@@ -294,6 +294,13 @@ def test_a_bad_spec_is_refused_with_key_line_and_fix(folder: Path, key: str, lin
     assert error.message.replace("\n", "").isprintable()
 
 
+def test_argument_with_a_space_may_be_a_value_or_a_text(folder: Path) -> None:
+    args = ["--name=a b", "--wrap", "--lr 2", "a b", "--note two words"]
+    assert load_spec(write(folder, f"train: {{script: train.py, args: {json.dumps(args)}}}")).train.args == tuple(args)
+    stored = {"name": "a", "workdir": "/w", "train": {"script": "train.py", "args": ["--epochs 2"]}}
+    assert RunSpec.from_dict(stored).train.args == ("--epochs 2",)
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
