@@ -119,7 +119,7 @@ def test_every_verb_has_its_place_in_the_help(spotrun: Spotrun) -> None:
         ("compare x --last 0", LEAST),
         ("status --last 0", LEAST),
         ("checkpoints prune x --keep 0", LEAST),
-        ("prune --older 30", "write 30h, 30m or 30s"),
+        ("prune --older 30", "write 30d, or 30h for hours"),
         ("prune --older 0d", "longer than 0s"),
         ("prune --older -1d", "must not be negative"),
     ],
@@ -283,7 +283,6 @@ def test_prune_takes_what_ended_long_ago_and_says_what_it_keeps(runs: Path, spot
     (runs / "note.txt").write_text("not a run")
     assert "0 runs, 0.0 MB would be deleted" in spotrun("prune", "--older", "3650d", "-y").out
     assert "has no run called ghost" in spotrun("prune", "ghost", "--older", "1h", "-y").err
-    assert "try: write 30d, or 30h for hours\n" in spotrun("prune", "--older", "30", "-y").err
     said = spotrun("prune", "--older", "1s", "-y")
     assert "kept new-2222222222: new-2222222222 has not ended" in said.out
     assert "1 run, 0.0 MB deleted" in said.out
