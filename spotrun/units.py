@@ -196,7 +196,7 @@ def parse_usd(value: object) -> Decimal:
         raise Unreadable(_usd_fault(text), _usd_suggestion(text))
     amount = Decimal(text)
     if amount == 0:
-        raise Unreadable("must be more than 0 dollars", "remove the key for no limit")
+        raise Unreadable("must be more than 0 dollars", "leave it out for no limit")
     return Decimal(format(amount.normalize(), "f"))
 
 

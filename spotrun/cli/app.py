@@ -116,8 +116,12 @@ HEADINGS = {
 _END = "`spotrun stop RUN`, which saves a last checkpoint, or `spotrun down RUN`, which ends the run now"
 INSTEAD = {
     **dict.fromkeys(("kill", "cancel", "terminate", "abort", "end", "halt"), _END),
-    **dict.fromkeys(("start", "submit", "train", "exec"), "`spotrun launch JOB.yaml`, or `spotrun resume RUN`"),
-    **dict.fromkeys(("delete", "remove"), "`spotrun --help` lists what deletes, under Clean up"),
+    **dict.fromkeys(("start", "submit", "train", "exec", "up"), "`spotrun launch JOB.yaml`, or `spotrun resume RUN`"),
+    **dict.fromkeys(
+        ("delete", "remove", "destroy"),
+        "`spotrun down RUN` ends a run, and `spotrun rm RUN` deletes the folder of an ended run",
+    ),
+    "help": "`spotrun --help`, or `spotrun VERB --help`",
     **dict.fromkeys(("cost", "costs", "price", "prices"), "`spotrun report RUN`, `spotrun plan` or `spotrun offers`"),
     **dict.fromkeys(("show", "info", "describe", "watch"), "`spotrun status`, or `spotrun why RUN`"),
     **dict.fromkeys(("attach", "tail", "output"), "`spotrun logs RUN --follow`"),

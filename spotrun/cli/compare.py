@@ -31,6 +31,8 @@ def compare(
     ] = None,
 ) -> None:
     """Show the bills of several runs side by side."""
+    from shlex import quote
+
     from spotrun.account.summary import summarise
     from spotrun.report import compare as comparison
     from spotrun.report.folding import say
@@ -40,6 +42,10 @@ def compare(
     only_one(json=as_json, csv=csv, md=md)
     if last and len(runs) != 1:
         raise SpecInvalid(f"--last takes one name, but {len(runs)} were given", hint=f"--last {last} {runs[0]}")
+    if not last and len(runs) == 1:
+        raise SpecInvalid(
+            "a comparison needs two runs or more", hint=f"`spotrun report {quote(runs[0])}` shows one run"
+        )
     opened = runs_named(runs[0], store)[-last:] if last else [open_run(run, store) for run in runs]
     summaries = [summarise(run.ledger.refresh(), run.clock.now()) for run in opened]
     if html is not None:

@@ -5,6 +5,7 @@ alternatives.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
@@ -210,7 +211,9 @@ def _refusal(wish: Requirement, reason: str, offered: Sequence[Offering]) -> Unr
     names = sorted(same or cheapest, key=_by_count)
     listed = ", ".join(_priced(name, cheapest) for name in names[:NAMED_MAX])
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return Unreadable(reason, f"there is {listed}{more}", at=wish.key)
+    number = float(wanted) if re.fullmatch(r"\d+(\.\d+)?", wanted, re.ASCII) else None
+    or_more = "" if number is None or number > max(map(float, cheapest)) else f"write {wanted}+ for at least that; "
+    return Unreadable(reason, f"{or_more}there is {listed}{more}", at=wish.key)
 
 
 def _by_count(name: str) -> tuple[str, int, str]:

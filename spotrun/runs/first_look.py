@@ -189,8 +189,12 @@ def not_offered(spec: RunSpec) -> SpecInvalid | None:
     cloud = cloud_of(spec)
     offered = cloud.driver(spec, cloud.clock(spec)).offerings(must_see=()) or _of_any_type(spec, cloud)
     found = not_named(offered, spec.resources, cloud.types_listed(spec)) or unmet(offered, wishes_of(spec.resources))
-    reason = "no offering suits resources: "
-    return None if found is None else SpecInvalid(reason + found.message, hint=found.suggestion, key=found.at)
+    if found is None:
+        return None
+    advice = found.suggestion or ""
+    if cloud.simulated and found.at[-1:] == ("accelerators",) and advice.startswith("there is"):
+        advice += " in the simulated market of the local cloud; write cloud: aws or cloud: gcp to rent other kinds"
+    return SpecInvalid(f"no offering suits resources: {found.message}", hint=advice, key=found.at)
 
 
 def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> None:

@@ -245,7 +245,8 @@ def _require_completion(spec: RunSpec, newest: RunState | None, market: Market) 
         return
     now = system_clock().now()
     if (reason := unreachable(spec, deadline_at(spec.policy.deadline, now) - now)) is not None:
-        hint = "give a later policy.deadline, or correct policy.expected_work"
+        or_work = "" if spec.policy.expected_work is None else ", or correct policy.expected_work"
+        hint = f"give a later policy.deadline{or_work}"
         raise SpecInvalid(reason, hint=hint, key=("policy", "deadline"))
 
 

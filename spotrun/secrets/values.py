@@ -55,7 +55,7 @@ def _variable(name: str, reference: Reference, environment: Mapping[str, str]) -
     if not value:
         raise SecretUnreadable(
             f"secret {name}: the variable {reference.name} is not set",
-            hint=f"export {reference.name}",
+            hint=f"export {reference.name}=VALUE",
             key=("secrets", name),
         )
     return value

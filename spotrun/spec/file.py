@@ -7,6 +7,7 @@ import copy
 import difflib
 import itertools
 import os
+import re
 import shlex
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -158,7 +159,10 @@ def _document(path: Path) -> Document:
     if path.suffix in _NO_JOBS:
         what, instead = _NO_JOBS[path.suffix]
         raise _unreadable(path, what, instead.format(shown(path.name)), _NAME_A_JOB)
-    return read_yaml(read_text(path))
+    document = read_yaml(read_text(path))
+    if {"apiVersion", "kind"} <= document.data.keys():
+        raise _unreadable(path, "is a Kubernetes file, not a job", hint=_NAME_A_JOB)
+    return document
 
 
 def resolve(
@@ -421,8 +425,15 @@ def _files_like(path: Path) -> str | None:
         names = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".yaml", ".yml", SCRIPT)]
     except OSError:
         return None
-    close = difflib.get_close_matches(path.name[:100], names[:200], 1, cutoff=0.4)
-    return f"did you mean {shown(path.parent / close[0], 200)}?" if close else None
+    close = _most_like(path.name, names)
+    return f"did you mean {shown(path.parent / close, 200)}?" if close else None
+
+
+def _most_like(name: str, names: Sequence[str]) -> str | None:
+    """Return the file name whose part before the suffix is most like that of `name`; None if none is like it."""
+    by_stem = {Path(each).stem: each for each in sorted(names, reverse=True)[-200:]}
+    close = difflib.get_close_matches(Path(name).stem[:100], by_stem, 1, cutoff=0.6)
+    return by_stem[close[0]] if close else None
 
 
 # --- shorthands and flags -------------------------------------------------------------------------------
@@ -474,6 +485,19 @@ def _take_run(draft: Draft) -> None:
             draft.document.unreadable.add(("train", "run"))
     elif "train" not in draft.data:
         draft.data["train"] = {}
+        _find_in_text(draft)
+
+
+def _find_in_text(draft: Draft) -> None:
+    """Report the line of the job's program if it is part of the text of another key, because it is indented."""
+    for name, value in draft.data.items():
+        for index, line in enumerate(value.splitlines() if isinstance(value, str) else ()):
+            if index and (found := re.match(r"\s*(train|run):( |$)", line)):
+                at = Position(draft.document.positions[name,].line + 1 + index, 1)
+                reason = f"is a part of the text of {name}, because its line is indented"
+                draft.add((found[1],), reason, f"write {found[1]}: without spaces before it", at)
+                draft.document.unreadable.add(("train",))
+                return
 
 
 def _take_places(draft: Draft) -> None:
@@ -768,9 +792,8 @@ def _program(value: object) -> str | None:
 
 
 def _scripts_like(workdir: Path, name: str) -> str:
-    names = sorted(entry.name for entry in workdir.iterdir() if entry.suffix == ".py")[:200]
-    close = difflib.get_close_matches(name[:100], names, 1, cutoff=0.4)
-    return f"did you mean {shown(close[0])}?" if close else "write a path relative to workdir"
+    close = _most_like(name, [entry.name for entry in workdir.iterdir() if entry.suffix == ".py"])
+    return f"did you mean {shown(close)}?" if close else "write a path relative to workdir"
 
 
 def _validated(draft: Draft) -> RunSpec:

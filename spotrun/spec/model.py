@@ -889,7 +889,8 @@ class RunSpec(Model):
             yield Unreadable("has passed", f"write a later one, like {_in_a_day()}", at=("policy", "deadline"))
         elif longest is not None and longest <= self._needed()[0]:
             reason = f"cannot be met even on demand: {self._needed()[1]}"
-            yield Unreadable(reason, "give a later deadline, or correct expected_work", at=("policy", "deadline"))
+            or_work = "" if self.policy.expected_work is None else ", or correct expected_work"
+            yield Unreadable(reason, f"give a later deadline{or_work}", at=("policy", "deadline"))
 
     def _duration_is_long_enough(self) -> Iterator[Unreadable]:
         if self.max_duration is not None and self.max_duration <= self._needed()[0]:

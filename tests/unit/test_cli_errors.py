@@ -329,7 +329,7 @@ def test_validate_and_dry_run_list_all_mistakes_of_a_job_at_once(
             (
                 "job.yaml:1: train.script: train.py, line 1: ",
                 "job.yaml:2: policy.deadline: 'tomorrow' is not",
-                "job.yaml:3: secrets.NOWHERE: secret NOWHERE: the variable NOWHERE is not set; export NOWHERE",
+                "job.yaml:3: secrets.NOWHERE: secret NOWHERE: the variable NOWHERE is not set; export NOWHERE=VALUE",
                 "job.yaml:3: secrets.ALSO_NOWHERE: ",
                 "job.yaml:4: report.baseline: local does not offer p9.huge",
                 *(("job.yaml:5: notify[0].webhook: notify: $NO_HOOK is not set",) if count == 8 else ()),
@@ -429,7 +429,8 @@ def test_word_before_the_dashes_never_becomes_an_argument_of_the_script(
         ("start", "`spotrun launch JOB.yaml`"),
         ("repot", "did you mean `spotrun report`?"),
         ("prun", "`spotrun --help` lists them"),
-        ("remove", "under Clean up"),
+        ("up", "`spotrun launch JOB.yaml`"),
+        ("help", "`spotrun VERB --help`"),
     ],
 )
 def test_word_that_is_no_verb_gets_the_right_one_and_never_one_that_deletes(
@@ -440,6 +441,8 @@ def test_word_that_is_no_verb_gets_the_right_one_and_never_one_that_deletes(
     assert said.err.startswith(f"error: spotrun has no command {word}\n  try: ")
     assert meant in said.err
     assert not any(f"spotrun {verb}`" in said.err for verb in ("rm", "prune", "reap"))
+    for other in ("delete", "remove", "destroy"):
+        assert "`spotrun rm RUN` deletes the folder of an ended run" in spotrun(other, "x").err
 
 
 def test_usual_words_for_a_verb_are_aliases(runs: Path, spotrun: Spotrun) -> None:
