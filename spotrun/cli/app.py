@@ -19,6 +19,7 @@ import typer
 from spotrun.cli.plain_help import HELP, ListedVerb, VerbGroup
 from spotrun.errors import NO_ROOM
 from spotrun.runs.boundary import exit_code
+from spotrun.runs.unread import go_on_unread_here
 
 VERBS = {
     "init": ListedVerb("Write a first job file for a script. Its comments show other useful keys.", "train.py"),
@@ -172,11 +173,18 @@ def spotrun(
     """Train on interruptible GPUs, exactly, and know what every epoch cost."""
 
 
+def _verb() -> str:
+    """Return the verb of this call, or of which its verb is an alias; "" if the call has none."""
+    word = next(iter(sys.argv[1:]), "")
+    return VERBS[word].same_as or word if word in VERBS else ""
+
+
 def main() -> NoReturn:
     """Run the console script. A SpotrunError is reported with its message and hint, and sets the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # not an error if the terminal lacks a character
+    go_on_unread_here(output=_verb() not in HEADINGS["Look"])
     try:
         code = exit_code(app, sys.argv[1:])
         if sys.stdout is not None:  # it is None after `>&-`
@@ -184,7 +192,7 @@ def main() -> NoReturn:
     except OSError as error:
         if error.errno != errno.EPIPE and error.errno not in NO_ROOM:
             raise
-        code = 0  # the reader has closed the pipe, as `| head` does
+        code = 0  # nothing reads any more what a verb under Look prints
         if error.errno in NO_ROOM:
             fix = f"\n  try: {NO_ROOM[error.errno]}" if error.filename else ""
             print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}{fix}", file=sys.stderr)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 
@@ -21,7 +17,6 @@ from spotrun.report import limits, terminal
 from spotrun.report.folding import say
 from spotrun.report.live import view_for
 from spotrun.report.results import how_to_get
-from spotrun.report.view import View
 from spotrun.run.events import Cause
 from spotrun.run.owners import about_forged
 from spotrun.run.reasons import in_brief, in_one_line, member_in
@@ -75,11 +70,11 @@ def _show_results(run: OpenRun, state: RunState) -> None:
 def _until_the_end(run: OpenRun, notifier: Notifier, interrupts: Interrupts) -> Tick | None:
     """Take care of the run until it ends, and return the last tick; None if another runner has taken over."""
     view = view_for(run.ledger, run.clock, run.spec, run.id)
-    show = _show_or_go_on(view)
 
     def watch(tick: Tick) -> None:
         notifier.show(run.ledger.entries)
-        show(tick)
+        say_that_it_attends()
+        view.show(tick)
 
     try:
         while True:
@@ -168,21 +163,3 @@ def changed_script(run: OpenRun) -> str | None:
         return None
     advice = launch_again(run, run.ledger.state, CHANGED_CODE)
     return f"{source} has changed since the launch, and this run trains the uploaded version; {advice}"
-
-
-def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:
-    """
-    Return a function that shows a tick. If the output is closed (`| head`, or a closed terminal), the function
-    continues without showing anything.
-    """
-
-    def show(tick: Tick) -> None:
-        say_that_it_attends()
-        try:
-            view.show(tick)
-        except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
-                raise
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
-
-    return show

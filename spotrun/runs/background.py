@@ -44,12 +44,10 @@ def leave_behind(run: OpenRun) -> None:
     """
     what = Background(f"the background runner of {run.id}", log_of(run), f"spotrun stop {run.typed}", "/")
     what.start(["resume", run.uri, "--foreground"], otherwise=f"attend with `spotrun resume {run.typed}`")
-    log = what.log
-    with contextlib.suppress(BrokenPipeError):
-        print(
-            f"a background runner takes care of {run.id} ({log}); see `spotrun status` and "
-            f"`spotrun logs {run.typed} -f`"
-        )
+    print(
+        f"a background runner takes care of {run.id} ({what.log}); see `spotrun status` and "
+        f"`spotrun logs {run.typed} -f`"
+    )
 
 
 class Background(NamedTuple):

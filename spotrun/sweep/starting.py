@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -482,5 +481,4 @@ def _leave_behind(sweep: NamedSweep) -> None:
     words[at:at] = ["--yes", "--foreground"]  # the user has already agreed to the trials
     what = Background(f"the background process of the sweep {name}", log, f"spotrun stop {sweep.typed}", os.getcwd())
     what.start(words, otherwise="repeat the command")
-    with contextlib.suppress(BrokenPipeError):
-        print(f"a background process takes care of {name} ({log}); see `spotrun status {sweep.typed}`")
+    print(f"a background process takes care of {name} ({log}); see `spotrun status {sweep.typed}`")

@@ -20,7 +20,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.testing import CliRunner
 
 from spotrun.cli.app import app
-from spotrun.errors import RunEnded, SpotrunError
+from spotrun.errors import RunEnded, RunNotFound, SpotrunError, StoreError
 from spotrun.folder.ledger import key_of
 from spotrun.run import entry_bytes
 from spotrun.run import events as ev
@@ -390,19 +390,43 @@ def test_the_schema_is_json(sandbox: Sandbox) -> None:
     assert "properties" in json.loads(sandbox.call("validate", "--schema"))
 
 
-def _said_to(output: int | str, *words: str) -> tuple[int, str]:
+def _said_to(output: int | str, *words: object, errors: int = subprocess.PIPE) -> tuple[int, str]:
     """The exit code and the errors of a command whose output goes there."""
     with open(output, "wb") as written:
-        ended = subprocess.run(
-            [sys.executable, "-m", "spotrun", *words], stdout=written, stderr=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, "-m", "spotrun", *map(str, words)]
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=written, stderr=errors, text=True)
     return ended.returncode, ended.stderr
+
+
+def _unread(*words: object) -> int:
+    """The exit code of a command of which nothing reads the output or the errors."""
+    reader, output = os.pipe()
+    os.close(reader)
+    return _said_to(output, *words, errors=subprocess.STDOUT)[0]
 
 
 def test_a_reader_that_leaves_is_no_failure() -> None:
     reader, output = os.pipe()
     os.close(reader)
     assert _said_to(output, "--help") == (0, "")
+    assert _unread("version") == 0
+
+
+def test_launch_whose_output_nothing_reads_trains_to_its_end(sandbox: Sandbox) -> None:
+    job = sandbox.folder / "unread.yaml"
+    where = f"workdir: {sandbox.folder}\ncheckpoint: {{uri: '{sandbox.store}'}}\nlocal: {{time_scale: 60, boot: 5s}}\n"
+    job.write_text(f"name: unread\nrun: 'true'\n{where}")
+    assert _unread("launch", job, "-y") == 0
+    ended = sandbox.state("unread").terminal
+    assert ended is not None
+    assert ended.outcome == "completed"
+    assert _unread("status") == 0
+    assert _unread("logs", "unread") == 0
+
+
+def test_launch_that_fails_gives_its_exit_code_though_nothing_reads_its_output(sandbox: Sandbox) -> None:
+    assert _unread("launch", sandbox.job("refused"), "-y", "--store", "/proc/refused") == StoreError.exit_code
+    assert _unread("logs", "absent") == RunNotFound.exit_code
 
 
 def test_output_that_cannot_be_written_is_one_clear_error() -> None:
