@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from spotrun.cli.options import JsonOption, ScriptArguments, SpecArgument, print_json
-from spotrun.errors import NotIdentical, SpecInvalid
+from spotrun.errors import NotIdentical, SpecInvalid, SpotrunError
 from spotrun.runs.flags import only_one, read_flag
 
 KILLS = 4
@@ -50,7 +50,8 @@ def verify_resume(
 
     Trains the script twice on this machine, once with kills, and compares the two trainings. If all steps are the same,
     but a metric, an object or a file differs, trains the script a third time, without kills. A difference does not
-    count if the two trainings without kills differ there, too. Exits with 9 if any other difference remains.
+    count if the two trainings without kills differ there, too. Exits with 9 if any other difference remains, and
+    with 1 if there was no resume to compare.
 
     Epochs, batches and steps count from 1, in JSON too.
 
@@ -88,6 +89,8 @@ def verify_resume(
         print_json(report.as_json(seen))
     else:
         say(verified_command.text(seen) if isinstance(seen, CommandVerification) else report.text(seen), indent=2)
+    if not seen.identical and seen.differences.first is None:
+        raise SpotrunError("no resume could be compared", hint="train longer or save more often, then verify again")
     if not seen.identical:
         raise NotIdentical("the two trainings are not the same", hint="fix the likely cause, then verify again")
 

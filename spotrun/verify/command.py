@@ -39,8 +39,9 @@ COMMIT_MIN_S = 1.0
 
 class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The result for a command. `identical` is true if files were compared and no file differs between the run with kills
-    and the run without kills. `deterministic` is false if a file differs between two runs without kills.
+    The result for a command. `identical` is true if the command resumed from a checkpoint, files were compared, and no
+    file differs between the run with kills and the run without kills. `deterministic` is false if a file differs
+    between two runs without kills.
 
     `resumes_from_checkpoint` counts the kills after which the command continued from a checkpoint of its state.
     `redone_s` is the command's rework, in seconds of system time. `likely_cause` explains the first difference.
@@ -150,7 +151,7 @@ def compare(
     found = gathered(files.differences())
     resumes = resumed(interrupted.state)
     return CommandVerification(
-        identical=found.first is None and bool(files.names),
+        identical=found.first is None and bool(files.names) and resumes > 0,
         deterministic=not files.vary,
         kills=len(interrupted.kills),
         kills_planned=plan.kills,

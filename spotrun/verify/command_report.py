@@ -6,7 +6,7 @@ from spotrun.report.describe import span
 from spotrun.report.tables import plain
 from spotrun.units import count_of
 from spotrun.verify.command import CommandVerification
-from spotrun.verify.report import LINE_MAX, describe, named_by_the_run, others, uncompared
+from spotrun.verify.report import LINE_MAX, NO_RESUME, describe, named_by_the_run, others, uncompared
 
 
 def text(seen: CommandVerification) -> str:
@@ -33,7 +33,9 @@ def verdict(seen: CommandVerification) -> str:
     if seen.differences.first is not None:
         return f"not identical: {describe(seen.differences.first)}"
     if not count:
-        return "nothing could be compared: no file is the same in two uninterrupted runs"
+        return "not compared: no file is the same in two uninterrupted runs"
+    if not seen.resumes_from_checkpoint:
+        return f"not compared: {NO_RESUME}"
     same = "1 file is" if count == 1 else f"{count:,} files are"
     return f"identical by content: {same} the same as without interruptions, killed {count_of(seen.kills, 'time')}"
 
@@ -43,10 +45,7 @@ def _kills(seen: CommandVerification) -> str:
     if seen.kills < seen.kills_planned:
         killed += f" (not {seen.kills_planned}: a kill comes after a checkpoint, and the command ended earlier)"
     if not seen.kills:
-        return (
-            f"{killed}; no resume was compared: let the command save its state more often, and pause for a second "
-            "after each save"
-        )
+        return f"{killed}: let the command save its state more often, and pause for a second after each save"
     anew = seen.kills - seen.resumes_from_checkpoint
     began = f", {anew} of them from the start" if anew else ""
     again = span(seen.redone_s) if seen.redone_s else "none"

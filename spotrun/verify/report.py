@@ -85,10 +85,13 @@ def text(seen: Verification) -> str:
 
 
 LINE_MAX = 1000
+NO_RESUME = "the interrupted training has resumed from no checkpoint"
 
 
 def verdict(seen: Verification) -> str:
     first = seen.differences.first
+    if first is None and not seen.resumes_from_checkpoint:
+        return f"not compared: {NO_RESUME}"
     if first is None:
         steps, kills = count_of(seen.steps, "step"), count_of(len(seen.kills), "time")
         return f"bit-identical: {steps}, killed {kills}, {seen.batches_redone:,} redone"

@@ -40,7 +40,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     than once.
 
     `compared` tells how many weights, metrics, files and so on were compared. `not_compared` names everything that was
-    not compared, and to which `identical` therefore does not apply. `not_carried` names the state that training changed
+    not compared, and to which `identical` therefore does not apply. `identical` is true if training continued from a
+    checkpoint at least once, and nothing differs. `not_carried` names the state that training changed
     and that checkpoints do not contain, according to the interrupted run. `written_outside` names the files that the
     script wrote outside the work folder. Entries in the last two are not necessarily errors.
 
@@ -92,7 +93,7 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
     require_steps(interrupted, "interrupted")
     clean = without_instances(str(sandbox.instances))
     found = compare(straight, interrupted, plan.seed, clean)
-    if found.identical or not MAY_VARY.issuperset(found.differences.counts):
+    if found.differences.first is None or not MAY_VARY.issuperset(found.differences.counts):
         return found
     again = Rehearsal(sandbox, job.straight(spec, sandbox.store), "second uninterrupted").run(plan.within, watch)
     require_steps(again, "second uninterrupted")
@@ -116,7 +117,7 @@ def compare(
     names = [f"{one.place} ({one.what})" for one in interrupted.not_carried]
     evidence = Evidence(resumes, names, outside, varies=again is None)
     return Verification(
-        identical=found.first is None,
+        identical=found.first is None and resumes > 0,
         steps=straight.trace.steps,
         kills=kills,
         batches_redone=interrupted.trace.batches_redone(),

@@ -263,6 +263,14 @@ def test_a_command_is_compared_by_the_files_that_it_leaves(tmp_path: Path, monke
     assert left_over(tmp_path) == []
 
 
+def test_command_that_saves_nothing_before_its_end_is_not_called_identical(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("train: {run: mkdir -p out && echo 1 > out/n, state: [out/]}\n")
+    done = verify(job, "--kills", 1, code=1)
+    assert done.stdout.startswith("not compared: ")
+    assert "error: no resume could be compared" in done.stderr
+
+
 def test_a_training_that_lasts_too_long_ends_with_a_letter_and_leaves_nothing(tmp_path: Path) -> None:
     done = verify(JOBS / "quick.py", "--within", "4s", "--", "--epochs", 1000, code=1)
     assert "after 4s, and had not finished" in done.stderr
@@ -390,6 +398,11 @@ def test_report_lists_what_was_compared_in_identical_trainings() -> None:
     assert lines[1] == "  the same in: 2 processes, 1 file"
     names = "file a, file b, file c, file d, file e and 2 more (--json has all)"
     assert lines[2] == f"  not compared: {names}, as W&B's files name each run"
+
+
+def test_training_that_never_resumed_is_not_called_identical() -> None:
+    told = text(verification(resumes_from_checkpoint=0))
+    assert told.startswith("not compared: the interrupted training has resumed from no checkpoint")
 
 
 def test_state_that_the_run_named_is_shown_with_the_first_difference() -> None:

@@ -97,7 +97,13 @@ def test_command_is_called_nondeterministic_where_two_undisturbed_runs_differ(tm
 def test_where_nothing_is_the_same_nothing_is_called_identical(tmp_path: Path) -> None:
     seen = compared(tmp_path, {"out_n": "1"}, {"out_n": "2"}, {"out_n": "3"})
     assert not seen.identical
-    assert text(seen).startswith("nothing could be compared: no file is the same in two uninterrupted runs")
+    assert text(seen).startswith("not compared: no file is the same in two uninterrupted runs")
+
+
+def test_command_that_never_resumed_is_not_called_identical(tmp_path: Path) -> None:
+    seen = compared(tmp_path, {"out_n": "5"}, {"out_n": "5"}, resumes=False)
+    assert not seen.identical
+    assert text(seen).startswith("not compared: the interrupted training has resumed from no checkpoint\n")
 
 
 def test_a_difference_is_named_with_its_likely_cause(tmp_path: Path) -> None:
