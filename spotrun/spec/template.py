@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,11 +75,33 @@ def _script_lines(script: Path, arguments: Sequence[str]) -> str:
 
 
 def _command_lines(script: Path, arguments: Sequence[str]) -> str:
+    made = folders_made_in(script.read_text(errors="replace"))
+    state = f"state: [{', '.join(f'{folder}/' for folder in made)}]" if made else "# state: [out/]"
     return (
         f"  run: {written(shlex.join(['bash', script.name, *arguments]))}\n"
         "  # The folders and files that the script writes, and continues from after an interruption:\n"
-        "  state: [out/]\n"
+        f"  {state}\n"
     )
+
+
+_NAME = r"\w[\w.-]*(?:/\w[\w.-]*)*"
+_QUOTED = re.compile(rf"""(["'])({_NAME}/?)\1""")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+_MKDIR = re.compile(rf"(?:^|[;&|({{]|\bthen|\bdo)\s*mkdir +(?:-p +)?((?:{_NAME}/? *)+)(?=$|[;&|)])", re.MULTILINE)
+_WRITTEN = re.compile(rf"(?:> *|\s-o +|\s--output[ =])({_NAME})/[^/\s;&|)]+(?=$|[\s;&|)])", re.MULTILINE)
+
+
+def folders_made_in(shell: str) -> list[str]:
+    """
+    Return the folders of the work folder that a shell script makes (`mkdir`), or writes files into (`>`, `-o`). Return
+    nothing if the script changes its folder, because its paths then mean something else.
+    """
+    text = _QUOTED.sub(r"\2", _COMMENT.sub("", shell))
+    if re.search(r"\b(?:cd|pushd)\b", text):
+        return []
+    made = [name.rstrip("/") for names in _MKDIR.findall(text) for name in names.split()]
+    found = sorted({*made, *_WRITTEN.findall(text)})
+    return [folder for folder in found if not any(folder.startswith(f"{other}/") for other in found)]
 
 
 _HERE = (

@@ -16,7 +16,7 @@ from spotrun.folder.travelling import travelling
 from spotrun.spec.file import SpecFileInvalid, load_spec
 from spotrun.spec.patterns import chooser
 from spotrun.spec.schema import json_schema
-from spotrun.spec.template import first_job
+from spotrun.spec.template import first_job, folders_made_in
 from spotrun.spec.yaml import read_yaml
 from tests.support.repository import ROOT
 
@@ -119,8 +119,32 @@ def test_init_that_refuses_names_what_was_typed(folder: Path, words: tuple[str, 
     assert not (folder / "train.yaml").exists()
 
 
-def test_init_writes_the_command_and_the_state_of_a_shell_script(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("shell", "made"),
+    [
+        ("mkdir -p results\npython train.py > results/log\n", ["results"]),
+        ("set -e; mkdir one two/three && true", ["one", "two/three"]),
+        ("python train.py >> logs/all.txt; ./tool -o out/model.bin --fast", ["logs", "out"]),
+        ("mkdir -p out/epochs; echo 1 > out/n", ["out"]),
+        ("if true; then mkdir -p 'a' \"b/\"; fi", ["a", "b"]),
+        ("python train.py > log.txt; mkdir -p $HOME/x /tmp/y ../z\n# mkdir no\ntrue # > no/way", []),
+        ("cd /tmp\nmkdir results", []),
+    ],
+)
+def test_folders_that_a_shell_script_certainly_makes_are_found(shell: str, made: list[str]) -> None:
+    assert folders_made_in(shell) == made
+
+
+def test_init_names_no_state_that_it_has_not_seen_in_the_shell_script(folder: Path) -> None:
     (folder / "go.sh").write_text("python train.py\n")
+    said = call("init", "go.sh").stdout
+    assert load_spec(Path("go.yaml")).train.state == ()
+    assert "  # state: [out/]\n" in (folder / "go.yaml").read_text()
+    assert said.splitlines()[-1].endswith("add train: {state: [out/]}.")
+
+
+def test_init_writes_the_command_and_the_state_of_a_shell_script(folder: Path) -> None:
+    (folder / "go.sh").write_text("mkdir -p results\npython train.py\n")
     (folder / "k8s.yaml").write_text("apiVersion: batch/v1\nkind: Job\nspec: {}\n")
     assert str(call("validate", "k8s.yaml").exception).startswith("k8s.yaml: is a Kubernetes file, not a job\n")
     assert "did you mean" not in str(call("launch", "nope.yaml").exception)
@@ -129,7 +153,7 @@ def test_init_writes_the_command_and_the_state_of_a_shell_script(folder: Path) -
         assert str(call(verb, "go.sh").exception).startswith(told)
     assert "spotrun launch go.yaml" in call("init", "go.sh", "--", "--name", "a b").stdout
     train = load_spec(Path("go.yaml")).train
-    assert (train.run, train.state) == ("bash go.sh --name 'a b'", ("out/",))
+    assert (train.run, train.state) == ("bash go.sh --name 'a b'", ("results/",))
     assert _checked(folder / "go.yaml") == ""
 
 
