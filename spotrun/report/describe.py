@@ -200,8 +200,8 @@ def _stopped(event: ev.InstanceStopped) -> str:
 
 def _not_carried(event: ev.StateNotCarried) -> str:
     named = ", ".join(f"{one.place} ({one.what})" for one in event.places)
-    by = f" by step {event.step:,}" if event.step else ""  # a command reports no steps
-    return f"changed{by} and in no checkpoint: {named}"
+    changed = f"changed by step {event.step:,} and " if event.step else ""  # a command has no steps
+    return f"{changed}in no checkpoint: {named}"
 
 
 def _outputs(event: ev.OutputsStored) -> str:

@@ -27,8 +27,9 @@ def for_programs(gaps: Iterable[Gap]) -> list[dict[str, Any]]:
 
 def in_words(gap: Told) -> str:
     since = f"; {count_of(gap['resumes'], 'resume')} since then continued without it" if gap["resumes"] else ""
-    by = f" by step {gap['step']:,}" if gap["step"] else ""  # a command reports no steps
-    return f"{gap['place']} ({gap['what']}) has changed{by} and is in no checkpoint{since}"
+    if not gap["step"]:  # a command has no steps
+        return f"{gap['place']}: {gap['what']}{since}"
+    return f"{gap['place']} ({gap['what']}) has changed by step {gap['step']:,} and is in no checkpoint{since}"
 
 
 def briefly(gaps: Sequence[Told]) -> list[str]:

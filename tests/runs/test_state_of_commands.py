@@ -207,6 +207,15 @@ def test_state_that_never_rests_is_reported_once(start: Start):
     assert not run.state.commits
 
 
+def test_state_whose_paths_do_not_exist_is_reported_once(start: Start):
+    run = start(**command("mkdir results; exec sleep 999"))
+    node = run.launch()
+    named = run.wait_for(ev.StateNotCarried)
+    assert [one.what for one in named.places] == ["nothing exists at out/: the state is empty"]
+    eventually(lambda: run.log(node).count("nothing exists at out/: the state is empty; try: name the files") == 1)
+    assert not run.state.commits
+
+
 def test_file_open_for_writing_is_named_with_its_process(start: Start):
     held = "import time; f = open('out/held', 'w'); f.write('half'); f.flush(); time.sleep(999)"
     run = start(**command(f'mkdir -p out; exec {PYTHON} -S -c "{held}"'))

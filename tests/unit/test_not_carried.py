@@ -143,6 +143,17 @@ def test_a_list_of_runs_names_the_first_ones() -> None:
     assert briefly(told)[-1] == "2 more in `spotrun why`"
 
 
+def test_gap_of_a_command_names_no_step() -> None:
+    history = History(spec=spec(train={"run": "./simulate", "state": ["out/"]}).to_dict())
+    history.running()
+    history.step = 0
+    history.not_carried("the state", what="nothing exists at out/: the state is empty")
+    (told,) = [each for each in decisions(history.entries, spec()) if each.kind == "not carried"]
+    assert told.sentence == "in no checkpoint: the state (nothing exists at out/: the state is empty)"
+    gap = Gap(place="the state", what="nothing exists at out/: the state is empty", step=0, resumes=0)
+    assert briefly(for_programs([gap])) == ["the state: nothing exists at out/: the state is empty"]
+
+
 def test_why_tells_it_as_an_entry_of_its_own() -> None:
     (told,) = [each for each in decisions(training().entries, spec()) if each.kind == "not carried"]
     assert told.sentence == "changed by step 40 and in no checkpoint: module.link (socket.socket)"

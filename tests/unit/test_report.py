@@ -478,7 +478,7 @@ def test_sentences_name_no_step_of_a_command_and_no_missing_time() -> None:
     history.completed(number)
     assert describe(history.entries[-1]) == "run completed: its command succeeded"
     gap = {"place": "the state of the command", "what": "files", "step": 0, "resumes": 0}
-    assert in_words(gap) == "the state of the command (files) has changed and is in no checkpoint"
+    assert in_words(gap) == "the state of the command: files"
 
 
 def test_checkpoint_is_shown_with_the_size_of_its_files() -> None:

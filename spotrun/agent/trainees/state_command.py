@@ -25,6 +25,7 @@ from spotrun.intervals import INTERVAL_MAX
 from spotrun.run.events import TrainerExited
 from spotrun.trainer_link import SnapshotTaken
 
+PATHS = "the paths of the command's state"
 BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
 """
 Seconds of system time after which a command counts as not using spotrun's callback, if the callback has not said hello
@@ -65,7 +66,7 @@ class StateCommand(Command):
         self._takes_s: float | None = None
         self._terminated_s: float | None = None
         self._ended_s = 0.0
-        self._last_wanted = self._last_here = False
+        self._last_wanted = self._last_here = self._told_missing = False
 
     @property
     def _has_state(self) -> bool:
@@ -99,14 +100,25 @@ class StateCommand(Command):
 
     def _tell_if_restless(self, now_s: float) -> None:
         trouble = self._watch.trouble
+        interval_s = self._pace.interval_s(now_s) or INTERVAL_MAX.total_seconds()
         if trouble is None:
             self._due_since_s = now_s
+            if self._watch.is_missing and now_s - self._began_s >= interval_s:
+                self._tell_that_it_is_missing()
             return
-        interval_s = self._pace.interval_s(now_s) or INTERVAL_MAX.total_seconds()
         if decisions.is_restless(now_s - self._due_since_s, interval_s):
             what, advice = in_words(trouble)
             intervals = decisions.RESTLESS_INTERVALS
             self._tell(f"no checkpoint of the state for {intervals} intervals, as {what}; try: {advice}", what)
+
+    def _tell_that_it_is_missing(self) -> None:
+        if self._told_missing:
+            return
+        self._told_missing = True
+        named = [path for path in self._context.spec.train.state if not path.startswith("!")]
+        missing = f"nothing exists at {', '.join(named)}: the state is empty"
+        self._context.note(f"{missing}; try: name the files that the command writes, by train: {{state: […]}}")
+        self._journal.not_carried(0, [(PATHS, missing)])
 
     def becomes_training(self) -> None:
         super().becomes_training()

@@ -53,6 +53,8 @@ class StateWatch:
         self._thread: threading.Thread | None = None
         self.trouble: str | None = None
         """The reason why the state was not at rest at the last survey; None if it was at rest."""
+        self.is_missing = False
+        """True if nothing existed at the state's paths at the last survey."""
         self.stored: Survey | None = None
         """The survey of the state in the newest checkpoint."""
 
@@ -162,7 +164,8 @@ class StateWatch:
         rest, set `trouble` to the reason; otherwise set it to None. `trouble` is assigned only once, at the end,
         because the main loop may read it at any time.
         """
-        state, trouble = None, None
+        state, trouble, seen = None, None, now.survey
+        self.is_missing = not (seen.files or seen.folders or seen.links or seen.refused)
         try:
             if self._is_new(now.survey):
                 state = self._copy(before, now)
