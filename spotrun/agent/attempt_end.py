@@ -44,9 +44,11 @@ class AttemptEnd:
         self._trainers = trainers
         self._outputs = outputs
 
-    def drained(self, final: int | None, stopped_at: datetime) -> NoReturn:
+    def drained(self, final: int | None, stopped_at: datetime, unsaved: str = "") -> NoReturn:
+        """End the attempt after a drain. `unsaved` is the reason why there is no final checkpoint, if it is known."""
         self._store_files()
-        self._journal.drained(self._commit_of(final), stopped_at, self._drain.reason)
+        reason = f"{self._drain.reason}: {unsaved}" if unsaved else self._drain.reason
+        self._journal.drained(self._commit_of(final), stopped_at, reason)
         self._go("drained")
 
     def drained_short(self, why: str) -> NoReturn:

@@ -4,6 +4,7 @@ Ends an attempt because of a notice or a request to stop: takes the last snapsho
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -14,7 +15,7 @@ from spotrun.agent.attempt_end import AttemptEnd
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.files.outputs import OutputKeeper
 from spotrun.agent.grace_period import GracePeriod, Stage
-from spotrun.agent.inbox import NoticeHeard
+from spotrun.agent.inbox import Exited, NoticeHeard
 from spotrun.agent.pace import Pace
 from spotrun.agent.processes.trainers import Trainers
 from spotrun.agent.saver import Saver
@@ -101,7 +102,7 @@ class Preemption:
             self.drained(trainer.final)
         stopped_at = self._context.clock.now()
         trainer.kill()
-        self._ending.drained(None, stopped_at)
+        self._ending.drained(None, stopped_at, _why_unsaved(trainer.exited))
 
     def _begin(self) -> None:
         """
@@ -116,3 +117,14 @@ class Preemption:
             return
         self._context.status.change(phase="drain")
         trainee.leave(self._context.clock.monotonic())
+
+
+def _why_unsaved(exited: Exited | None) -> str:
+    """Return the reason why the files that a command has left after SIGTERM are in no checkpoint; "" if unknown."""
+    if exited is None:
+        return "the command had not ended when its time after SIGTERM was over"
+    if exited.ended_well:
+        return ""
+    if exited.exit_code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        return "the command does not catch SIGTERM"
+    return f"the command ended with code {exited.exit_code} after SIGTERM"

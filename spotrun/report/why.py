@@ -337,11 +337,19 @@ def _how_it_ended(before: RunState, event: ev.InstanceGone) -> str:
 def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
     saved = [commit for commit in end.commits if commit.event.attempt == attempt.number and commit.at >= notice_at]
     if not saved:
-        return "no checkpoint was made after it"
+        return ": ".join(filter(None, ["no checkpoint was made after it", _why_unsaved(end, attempt)]))
     newest = saved[-1]
     if not newest.event.has_image:
         return f"its state was durable {to_the_second(newest.at - notice_at)} later"
     return f"step {newest.event.step:,} was durable {to_the_second(newest.at - notice_at)} later"
+
+
+def _why_unsaved(end: RunState, attempt: Attempt) -> str:
+    """Return the known reasons why an attempt that got a notice made no last checkpoint; "" if none is known."""
+    interrupted = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
+    detail = attempt.end.detail.partition(": ")[2] if attempt.end is not None and interrupted else ""
+    named = [one.what for one in end.not_carried] if is_plain(end) else []
+    return in_one_line("; ".join(filter(None, [*named, detail])))
 
 
 def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:

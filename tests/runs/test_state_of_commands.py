@@ -25,6 +25,11 @@ from tests.support.repository import EXAMPLES, JOBS
 PYTHON = shlex.quote(sys.executable)
 NOTICE_S = 600
 """Ten seconds of this machine: half of them for the last checkpoint of a command that got SIGTERM."""
+UNSAVED = {
+    "ignore": "the command had not ended when its time after SIGTERM was over",
+    "crash": "the command ended with code 1 after SIGTERM",
+    "none": "the command does not catch SIGTERM",
+}
 PAIRS = {"pairs.py": (JOBS / "pairs.py").read_text()}
 
 
@@ -144,6 +149,7 @@ def test_files_of_a_command_that_dies_at_sigterm_are_in_no_checkpoint(start: Sta
     first.powers_off()
     drained = run.wait_for(ev.AttemptDrained)
     assert count_in(run, drained.final_commit) < 1000
+    assert drained.reason == f"interruption notice: {UNSAVED[answer]}"
     second = run.launch()
     eventually(lambda: begins(run, second) == [count_in(run, drained.final_commit)])
 

@@ -123,6 +123,30 @@ def test_a_notice_says_what_it_led_to() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("named", "unsaved", "told"),
+    [
+        ("", "", "no checkpoint was made after it; "),
+        ("", ": the command does not catch SIGTERM", "after it: the command does not catch SIGTERM; "),
+        ("its files never stop changing", "", "no checkpoint was made after it: its files never stop changing; "),
+    ],
+)
+def test_notice_without_a_checkpoint_says_why_there_is_none(named: str, unsaved: str, told: str) -> None:
+    history = History(spec={"train": {"run": "./simulate", "state": ["out/"]}})
+    history.start(history.launch())
+    history.resume()
+    if named:
+        history.not_carried("the state of the command", what=named)
+    history.notice()
+    history.after(60)
+    history.write(
+        ev.AttemptDrained(
+            attempt=history.attempt, final_commit=None, stopped_at=history.now, reason=f"interruption notice{unsaved}"
+        )
+    )
+    assert told in sentence(history, "notice")
+
+
 def test_a_loss_without_a_notice_says_what_was_lost() -> None:
     history = History()
     launch = history.running()
