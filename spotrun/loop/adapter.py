@@ -79,6 +79,7 @@ class LoopFramework:
         self.validate: list[Any] = []
         self.entering: Boundary | None = None
         self.entering_pass = self.entering_batches = 0
+        self.script_state = state
         self._roots = {"state": state, "given": given.roots, frames.name: SimpleNamespace(**self._variables())}
         self._script = Script.of_this_process()
         self._loaded: State | None = None

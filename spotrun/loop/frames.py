@@ -61,8 +61,8 @@ PLAIN_MAX = 200
 
 class Rebound(NamedTuple):
     """
-    A local variable to which a loop assigns values that are read later. `value` is what it holds now, or UNBOUND;
-    `place` is the file and the line of one of the assignments.
+    A local variable to which a loop assigns values that are read later. `value` is what it held when the fit began, or
+    what it holds now, or UNBOUND; `place` is the file and the line of one of the assignments.
     """
 
     name: str
@@ -95,6 +95,11 @@ class Frames:
         the objects that these variables hold.
         """
         return self._at_begin
+
+    def name_of(self, value: object) -> str | None:
+        """Return the name of a variable that holds the object `value` where the loop runs; None if there is none."""
+        known = self._outer.f_globals | self._outer.f_locals
+        return next((name for name, each in known.items() if each is value), None)
 
     def epoch_begins(self) -> None:
         self._at_pass = {}
@@ -151,7 +156,8 @@ class Frames:
             value = frame.f_locals.get(name, UNBOUND)
             restored = assigned.in_place and value is not UNBOUND and self._is_carried(value)
             if not restored and name not in self._clocks_in(frame):
-                yield Rebound(name, value, _place(frame.f_code, assigned.line))
+                first = self._at_begin.get(name, value) if frame is self._outer else value
+                yield Rebound(name, first, _place(frame.f_code, assigned.line))
 
     def before_pass(self) -> dict[str, str]:
         """

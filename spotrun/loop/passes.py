@@ -121,7 +121,6 @@ class Passes:
             self._fit.epoch_begins()
             for cycle in here.own_objects:
                 cycle.epoch_begins()
-            self._require_restored_locals()
 
     def _epoch_ends(self, *, last: bool) -> None:
         here = self._here
@@ -131,6 +130,8 @@ class Passes:
                 "make the code before an epoch's batches depend only on loop.state, so that a resume repeats it",
             )
         self._count_step()
+        if self._number < 0:
+            self._require_restored_locals()
         if self._trace is not None:
             self._trace.epoch_closes()
         self._fit.epoch_closes()
@@ -284,7 +285,10 @@ class Passes:
                 self.refuse(*refused[type(one)])
 
     def _require_restored_locals(self) -> None:
-        """Reject a script whose loops change local variables that a resume would not restore."""
+        """
+        Reject a script whose loops change local variables that a resume would not restore. Called within the first
+        pass, where both the loop over the epochs and the loop over the batches run, it names the variables of both.
+        """
         if self._fit.how_exact == "off":
             return
         frames = self._here.frames
@@ -297,7 +301,11 @@ class Passes:
         hints = [f"{name} = loop.cycle(loader) before the loop, which never stops" for name in reading]
         if kept:
             first = kept.partition("=")[0]
-            hints.append(f"s = loop.state({kept}) before the loop, and s.{first} in place of {first}")
+            known = frames.name_of(self._here.script_state)
+            state = (
+                f"s = loop.state({kept}) before the loop" if known is None else f"add {kept} to {known} = loop.state(…)"
+            )
+            hints.append(f"{state}, and {known or 's'}.{first} in place of {first}")
         self.refuse(
             f"the loop assigns local variables that are read later, and no checkpoint holds them: {places}",
             "; ".join([*hints, *(() if claim() is None else ("or set checkpoint: {exact: off}",))]),

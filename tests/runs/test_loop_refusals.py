@@ -66,6 +66,22 @@ def test_refused_before_the_first_step(zygote: Zygote, tmp_path: Path, name: str
     assert hint in refused.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        (
+            "counts_in_both_loops",
+            "add best=0.5, total=0.25 to kept = loop.state(…), and kept.best in place of best; or",
+        ),
+        ("counts_without_passes", "s = loop.state(total=3) before the loop, and s.total in place of total; or"),
+    ],
+)
+def test_variables_of_all_loops_are_refused_at_once(zygote: Zygote, tmp_path: Path, name: str, hint: str) -> None:
+    agent = Agent(zygote, {"script": SCRIPT, "name": name}, tmp_path, every_steps=1)
+    assert agent.attempt() == "refused", agent.log.read_text()
+    assert agent.told(Refused)[0].hint.startswith(hint)
+
+
 @pytest.mark.pattern("refused later", "own loop", text="a pass over the data within another pass")
 def test_two_passes_at_once_are_refused(zygote: Zygote, tmp_path: Path) -> None:
     agent = Agent(zygote, {"script": SCRIPT, "name": "two_passes_at_once"}, tmp_path)

@@ -216,4 +216,24 @@ def raises() -> None:
                 raise ValueError("a bad batch")
 
 
+def counts_in_both_loops() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    kept = loop.state(bad=0)
+    best = 0.5
+    for epoch in loop.epochs(2):
+        total = 0.25
+        for number, _ in loop.enumerate(train):
+            step()
+            total += number
+        best = max(best, total, epoch)
+        kept.bad += best < total
+
+
+def counts_without_passes() -> None:
+    loop = Loop(model=model, optimizer=optimizer)
+    total = 3
+    for epoch in loop.epochs(2):
+        total += 1 + epoch
+
+
 globals()[job["name"]]()
