@@ -13,7 +13,7 @@ from spotrun.trainer_link import NotCarried
 from spotrun.training import unsupported
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.ranks import Ranks
-from spotrun.training.session import Agent
+from spotrun.training.session import Agent, alone
 
 TOLD_MAX = 100
 """
@@ -47,6 +47,8 @@ class UntrackedReporter:
         Raises:
             TrainingUnsupported: a change was found, and the job requires that each resume is exact.
         """
+        if self._agent is alone():
+            return  # nothing is saved, so there is no checkpoint that could lack anything
         everywhere = chain.from_iterable(self._ranks.gather(list(found)))
         named = (UntrackedChange(*lost) for lost in everywhere)
         new = {lost.path: lost for lost in named if lost.path not in self._said}

@@ -21,7 +21,7 @@ from spotrun.spec.yaml import read_yaml
 from spotrun.trainer_link import Message, NotCarried, Refused
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.ranks import Ranks
-from spotrun.training.session import Follower
+from spotrun.training.session import Follower, alone
 from spotrun.training.untracked_report import UntrackedReporter
 from tests.support.decisions import spec
 from tests.support.histories import History, refused
@@ -215,6 +215,11 @@ def test_a_training_tells_its_agent_once(capsys: pytest.CaptureFixture[str]) -> 
         "spotrun: module.link has changed and is in no checkpoint: socket.socket",
         "spotrun: os.environ['STAGE'] has changed and is in no checkpoint: an environment variable",
     ]
+
+
+def test_training_without_an_agent_names_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    UntrackedReporter(alone(), Ranks(0, 1), required=False).say(FOUND, 5)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_training_that_has_to_be_exact_ends_there_and_says_what_to_do() -> None:
