@@ -42,6 +42,9 @@ Words in a script which show that spotrun can make checkpoints of its training. 
 after each loss, and `verify-resume` has nothing to resume from.
 """
 
+TORCH = re.compile(r"^\s*(?:import|from)\s+(?:torch|accelerate)\b", re.MULTILINE)
+"""The imports of a script whose training a `Loop` can make resumable."""
+
 
 class CheckedJob(NamedTuple):
     """
@@ -144,9 +147,10 @@ def without_checkpoints(spec: RunSpec) -> str | None:
         return None
     source = spec.train.source(Path(spec.workdir)) or spec.train.module
     what = "The job is a plain command" if spec.train.run else f"{source} names no framework that spotrun knows"
+    loop = "To make a PyTorch loop resumable, use spotrun's Loop (docs/loops.md); to" if _names(spec, TORCH) else "To"
     return (
         f"{what}: unless it trains with Lightning, transformers or a Loop, each interruption starts it again from the "
-        "beginning. To continue from files that it writes, add train: {state: [out/]}."
+        f"beginning. {loop} continue from files that it writes, add train: {{state: [out/]}}."
     )
 
 

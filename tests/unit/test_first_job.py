@@ -77,6 +77,11 @@ def test_init_writes_a_job_that_stays_valid_whatever_is_uncommented(folder: Path
     assert note.startswith("train.py names no framework that spotrun knows: unless it trains with Lightning")
     assert note.count(". ") == 1, "two sentences"
     assert note.endswith("add train: {state: [out/]}.")
+    for imported in ("import torch", "from accelerate import Accelerator", "import torch.nn as nn"):
+        (folder / "train.py").write_text(f"import os\n{imported}\n")
+        note = call("init", "train.py", "--out", "plain.yaml", "--force").stdout.splitlines()[-1]
+        loop = note.index("use spotrun's Loop (docs/loops.md); to continue from files")
+        assert loop < note.index("add train: {state: [out/]}.")
     (folder / "train.py").write_text("from transformers import Trainer\n")
     said = call("init", "train.py", "--out", "hf.yaml").stdout
     assert "spotrun verify-resume hf.yaml" in said
