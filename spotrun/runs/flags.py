@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Collection, Container, Sequence
 from difflib import get_close_matches
@@ -109,9 +110,17 @@ def require_dashes(command: str, words: Sequence[str], flag: str, known: Collect
     if not any(Path(word).is_file() for word in ours) or get_close_matches(flag, known, 1, LIKE):
         return
     line = shlex.join([*command.split(), *ours, "--", *scripts, *words[end + 1 :]])
-    refused = SpecInvalid(f"{command} has no option {flag}; arguments of the script go behind --", hint=line)
+    reason = f"{command} has no option {flag}; arguments of the script go behind --"
+    refused = SpecInvalid(reason, hint=_of_the_job(flag, scripts, known) or line)
     refused.place = {"key": flag}
     raise refused
+
+
+def _of_the_job(flag: str, words: Sequence[str], known: Collection[str]) -> str | None:
+    """Return how to write a variable of the job; None if the unknown `flag` is not followed by one."""
+    value = words[1] if len(words) == 2 else ""
+    is_variable = flag == "-e" and re.fullmatch(r"[A-Za-z_]\w*=.*", value, re.ASCII)
+    return f"did you mean --env {shlex.quote(value)}?" if is_variable and "--env" in known else None
 
 
 def refuse_stray(
