@@ -193,7 +193,7 @@ def not_offered(spec: RunSpec) -> SpecInvalid | None:
         return None
     advice = found.suggestion or ""
     if cloud.simulated and found.at[-1:] == ("accelerators",) and advice.startswith("there is"):
-        advice += " in the simulated market of the local cloud; write cloud: aws or cloud: gcp to rent other kinds"
+        advice += ", in the simulated market of the local cloud; write cloud: aws or cloud: gcp to rent other kinds"
     return SpecInvalid(f"no offering suits resources: {found.message}", hint=advice, key=found.at)
 
 

@@ -430,9 +430,15 @@ def _files_like(path: Path) -> str | None:
 
 
 def _most_like(name: str, names: Sequence[str]) -> str | None:
-    """Return the file name whose part before the suffix is most like that of `name`; None if none is like it."""
-    by_stem = {Path(each).stem: each for each in sorted(names, reverse=True)[-200:]}
-    close = difflib.get_close_matches(Path(name).stem[:100], by_stem, 1, cutoff=0.6)
+    """
+    Return the file name whose part before the suffix is most like that of `name`, best with the same suffix; None if
+    none is like it.
+    """
+    wanted = Path(name)
+    by_stem = {
+        Path(each).stem: each for each in sorted(sorted(names)[:200], key=lambda each: each.endswith(wanted.suffix))
+    }
+    close = difflib.get_close_matches(wanted.stem[:100], by_stem, 1, cutoff=0.6)
     return by_stem[close[0]] if close else None
 
 
@@ -493,7 +499,7 @@ def _find_in_text(draft: Draft) -> None:
     for name, value in draft.data.items():
         for index, line in enumerate(value.splitlines() if isinstance(value, str) else ()):
             if index and (found := re.match(r"\s*(train|run):( |$)", line)):
-                at = Position(draft.document.positions[name,].line + 1 + index, 1)
+                at = Position(draft.document.positions.get((name,), TOP).line + 1 + index, 1)
                 reason = f"is a part of the text of {name}, because its line is indented"
                 draft.add((found[1],), reason, f"write {found[1]}: without spaces before it", at)
                 draft.document.unreadable.add(("train",))
