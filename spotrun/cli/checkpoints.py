@@ -161,9 +161,10 @@ def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
     chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]
     if chosen:
         return chosen[0]
-    known = ", ".join(str(each) for each in sorted({commit.event.step for commit in held})) or "none"
+    known = ", ".join(str(each) for each in sorted({commit.event.step for commit in held}))
     wanted = "" if step is None else f" of step {step}"
-    raise RunNotFound(f"{run_id} has no checkpoint{wanted}", hint=f"it has checkpoints of these steps: {known}")
+    hint = f"it has checkpoints of these steps: {known}" if held else f"`spotrun why {run_id}` says how far it has come"
+    raise RunNotFound(f"{run_id} has no checkpoint{wanted}", hint=hint)
 
 
 def import_checkpoint(

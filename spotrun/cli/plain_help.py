@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
 import typer
-from typer.core import CompletionItem, TyperArgument, TyperCommand, TyperGroup  # type: ignore[attr-defined]
+from typer.core import CompletionItem, TyperArgument, TyperCommand, TyperGroup, TyperOption  # type: ignore[attr-defined]
 
 from spotrun.errors import SpecInvalid
 
@@ -38,7 +38,9 @@ class Verb(TyperCommand):
         command = f"spotrun {ctx.info_name}"
         try:
             rest = super().parse_args(ctx, [*words])  # it takes words off the list
-        except typer.TyperException as error:
+        except typer.TyperException as refused:
+            error: Any = refused
+            error.ctx = getattr(error, "ctx", None) or ctx
             is_unknown = hasattr(error, "possibilities")
             if is_unknown and any(each.display_name_raw == ARGUMENTS for each in self._arguments()):
                 require_dashes(command, words, getattr(error, "option_name", ""), known)
@@ -55,7 +57,7 @@ class Verb(TyperCommand):
 
     def _valued(self) -> tuple[set[str], set[str]]:
         """Return the options that have a value, and those of them whose value is a list."""
-        valued = [each for each in self.params if not isinstance(each, TyperArgument) and not each.is_flag]
+        valued = [each for each in self.params if isinstance(each, TyperOption) and not each.is_flag]
         lists = [each for each in valued if (each.metavar or "").endswith((",…", ",..."))]
         return {flag for each in valued for flag in each.opts}, {flag for each in lists for flag in each.opts}
 

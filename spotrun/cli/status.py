@@ -55,7 +55,8 @@ def status(
     damaged = [unreadable_row(each) for each in unreadable if each.name.startswith(name or "")]
     if name is not None and not named and not damaged and sweep is None:
         message = f"no run's name or id begins with {name!r} in {store or DEFAULT_STORE}"
-        raise RunNotFound(message, hint="`spotrun status` lists the runs; --store names another store")
+        hint = "`spotrun status` lists the runs; --store names another store"
+        raise RunNotFound(message, hint=f"leave out {name}: --watch has no value" if watch and name.isdigit() else hint)
     newest_first, made = sorted(named, key=lambda run: run.created.clock_epoch, reverse=True), StatusRows()
     if still_open:
         newest_first = [run for run, row in zip(newest_first, made.of(newest_first), strict=True) if _is_open(row)]

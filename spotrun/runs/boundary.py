@@ -63,14 +63,33 @@ def _refused(words: Sequence[str], error: Any) -> int:
     Report a flag or argument that Typer refuses. `error` is one of Typer's UsageErrors, which have no public name.
     """
     from spotrun.runs.flags import LIKE
+    from spotrun.units import shown_lines
 
+    near = list[str]()
     if possible := getattr(error, "possibilities", None):
-        error.possibilities = get_close_matches(error.option_name, possible, cutoff=LIKE)
-    error.show()
-    message, param, context = error.format_message(), getattr(error, "param", None), getattr(error, "ctx", None)
+        near, error.possibilities = get_close_matches(error.option_name, possible, 1, LIKE), []
+    param, context = getattr(error, "param", None), getattr(error, "ctx", None)
     key = getattr(error, "option_name", None) or (param and param.get_error_hint().replace("'", ""))
-    fix = context and f"see `{context.command_path} --help`"
+    message = error.format_message().rstrip(".")
+    message = message[:1].lower() + message[1:]
+    fix = f"did you mean {near[0]}?" if near else _usage(error, key, context)
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb shows its help
+        error.show()
+    else:
+        print(shown_lines("\n  try: ".join(filter(None, (f"error: {message}", fix)))), file=sys.stderr)
     return _told(words, message, error.exit_code, [found(message, fix, key=key)])
+
+
+def _usage(error: Any, key: str | None, context: Any) -> str | None:
+    """Return how the option `key` of a command is written, or an example of the command, and how to see all options."""
+    if context is None:
+        return None
+    options = {flag: each for each in context.command.params for flag in each.opts}
+    value = key in options and not getattr(options[key], "is_flag", False) and options[key].metavar
+    unknown = hasattr(error, "possibilities")
+    example = "" if unknown else (context.command.epilog or "").removeprefix("Example: ")
+    words = f"{key} {value}" if value else example
+    return " ".join(filter(None, (words and f"{words};", f"{context.command_path} --help shows all options")))
 
 
 def _told(words: Sequence[str], message: str, code: int, problems: list[dict[str, object]]) -> int:

@@ -357,7 +357,12 @@ def test_store_that_cannot_be_written_is_refused_before_a_launch(runs: Path, spo
 
 
 def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, spotrun: Spotrun) -> None:
-    for wrong, says in (("accelerators: V1000:1", "V100:1"), ("region: us-esat-1", "did you mean us-east-1")):
+    for wrong, says in (
+        ("accelerators: V1000:1", "V100:1"),
+        ("accelerators: H100:1", "in the simulated market of the local cloud; write cloud: aws or cloud: gcp"),
+        ("memory: 32GB", "try: write 32+ for at least that; there is "),
+        ("region: us-esat-1", "did you mean us-east-1"),
+    ):
         Path("job.yaml").write_text(f"name: far\nrun: 'true'\nresources:\n  {wrong}\n")
         for words in (("validate", "job.yaml"), ("launch", "job.yaml", "--dry-run")):
             said = spotrun(*words)
@@ -366,10 +371,32 @@ def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, s
             assert says in said.err
 
 
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (
+            "launch",
+            "missing argument 'JOB.yaml|SCRIPT.py'\n  try: spotrun launch train.yaml --deadline 8h; ",
+        ),
+        ("report --html", "option '--html' requires an argument\n  try: --html FILE; "),
+        (
+            "compare x --last 0",
+            "invalid value for '--last': Input should be greater than or equal to 1\n  try: --last N; ",
+        ),
+        ("stop x y", "got unexpected extra argument(s) (y)\n  try: spotrun stop resnet50; "),
+    ],
+)
+def test_command_line_that_cannot_be_read_is_an_error_like_others(spotrun: Spotrun, typed: str, says: str) -> None:
+    said = spotrun(*typed.split())
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"error: {says}")
+    assert said.err.endswith(" --help shows all options\n")
+
+
 def test_a_flag_is_suggested_only_if_it_is_like_the_one_that_was_typed(spotrun: Spotrun) -> None:
-    assert "Possible options: --follow" in spotrun("logs", "x", "--fllow").err
+    assert "try: did you mean --follow?\n" in spotrun("logs", "x", "--fllow").err
     for words in (("logs", "x", "--json"), ("status", "--cloud")):
-        assert "Possible" not in spotrun(*words).err
+        assert "did you mean" not in spotrun(*words).err
 
 
 @pytest.mark.parametrize(
@@ -393,7 +420,8 @@ def test_argument_of_the_script_without_dashes_is_shown_behind_them(
     assert (said.code, said.out) == (2, "")
     assert "; arguments of the script go behind --\n" in said.err
     assert said.err.endswith(f"  try: spotrun {meant}\n")
-    assert "No such option: --max-prise" in spotrun("launch", "train.py", "--max-prise", "2").err
+    assert "try: did you mean --env LR=1?\n" in spotrun("launch", "train.py", "-e", "LR=1").err
+    assert "no such option: --max-prise" in spotrun("launch", "train.py", "--max-prise", "2").err
 
 
 @pytest.mark.parametrize(
@@ -456,6 +484,12 @@ def test_a_run_or_store_that_has_nothing_says_so(runs: Path, spotrun: Spotrun) -
     assert spotrun("checkpoints", "ls", "mine").out == "mine-7ee0000000 has no checkpoints\n"
     assert spotrun("checkpoints", "verify", "mine").out == "mine-7ee0000000 has no usable checkpoints\n"
     assert spotrun("checkpoints", "ls", "mine", "--json").json == []
+    said = spotrun("checkpoints", "export", "mine", "out.ckpt")
+    assert said.err == (
+        "error: mine-7ee0000000 has no checkpoint\n  try: `spotrun why mine-7ee0000000` says how far it has come\n"
+    )
+    assert "try: leave out 5: --watch has no value\n" in spotrun("status", "--watch", "5").err
+    assert "try: `spotrun report mine` shows one run\n" in spotrun("compare", "mine").err
 
 
 @pytest.mark.parametrize(
