@@ -321,17 +321,18 @@ class _Constructor:
             if not isinstance(name.content, str) or name.tag is not None:
                 self.report(name.at, key, "a key here is not a plain word", "write key: value, without ? or tags")
                 continue
-            pair = None if key[-1:] == NAMES_WITH_COLON_IN else pair_without_space(name.content)
+            word = name.content
+            pair = None if key[-1:] == NAMES_WITH_COLON_IN else pair_without_space(word)
             if pair and name.plain and not item.content and item.kind == "scalar":
                 self.report(name.at, (*key, pair[0]), _NO_VALUE, f"write {': '.join(map(shown, pair))}, with a space")
-                name, item = replace(name, content=pair[0]), replace(item, content=pair[1])
-            below = (*key, name.content)
-            if name.content in read:
+                word, item = pair[0], replace(item, content=pair[1])
+            below = (*key, word)
+            if word in read:
                 first = self.document.positions[below].line
                 self.report(name.at, below, f"duplicate key; it is already on line {first}", "keep one of them")
                 continue
             self.document.positions[below] = name.at
-            read[name.content] = self.value(item, below)
+            read[word] = self.value(item, below)
         return read
 
     def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
