@@ -16,11 +16,12 @@ from spotrun.container.engine import find_engine
 from spotrun.container.facts import INSTALL, facts_of
 from spotrun.doctor import machine
 from spotrun.doctor.facts import fact_findings
-from spotrun.doctor.finding import Finding, Step, failed, findings_of, findings_of_steps, ok, unknown
+from spotrun.doctor.finding import Finding, Step, Verdict, failed, findings_of, findings_of_steps, ok, unknown
 from spotrun.doctor.trial import StoreTrial
 from spotrun.errors import CloudError, LedgerDamaged, NotInstalled, SpecInvalid
+from spotrun.runs.first_look import look_at_market, readable_store
 from spotrun.runs.open_run import default_store, look_in, require_store
-from spotrun.runs.pinning import NOT_LOOKED_AT, with_image
+from spotrun.runs.pinning import NOT_LOOKED_AT, with_baseline_price, with_image
 from spotrun.spec.clouds import known_clouds
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
@@ -66,12 +67,28 @@ def _on(cloud: Cloud, spec: RunSpec | None, wish: RentalFlags, uri: str) -> Iter
         with suppress(CloudError):  # the first of the checks says what is wrong with the login
             usual = cloud.usual_store(spec, wish)
     uri = usual or uri
-    yield from cloud.findings(spec, wish._replace(store=uri))
+    told = []
+    for finding in cloud.findings(spec, wish._replace(store=uri)):
+        told.append(finding.verdict)
+        yield finding
+    if spec is not None and wish == RentalFlags() and Verdict.FAILED not in told:
+        yield from findings_of("job", lambda: _job(spec, cloud, uri))
     region = next(iter(cloud.regions(spec, wish)), None)
     yield from findings_of("store", lambda: _store(cloud.reachable(uri), region))
     if usual is not None:
         told = f"{usual} is the bucket that infra/{cloud.name} made"
         yield ok("usual store", f"{told}; `spotrun init SCRIPT.py --cloud {cloud.name}` writes a job with it")
+
+
+def _job(spec: RunSpec, cloud: Cloud, uri: str) -> Iterator[Finding]:
+    """
+    Check what `launch` checks before it rents: the baseline, the price limit and the budget.
+
+    Raises:
+        SpecInvalid, CloudError: a run of the job would rent nothing.
+    """
+    first = look_at_market(with_baseline_price(spec), cloud, readable_store(uri)).first_choice()
+    yield ok("job", f"would rent {first} first")
 
 
 def _container(spec: RunSpec) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from spotrun.clouds.gcp.doctor import GcpDoctor
 from spotrun.clouds.identity_trial import LOOK_AGAIN_S
 from spotrun.clouds.patience import CHECK_NETWORK
 from spotrun.doctor.finding import Finding, Verdict
-from spotrun.errors import AccessDenied, CloudError, QuotaExceeded, StoreError
+from spotrun.errors import AccessDenied, CloudError, QuotaExceeded, SpecInvalid, StoreError
 from spotrun.spec.model import DEEP_LEARNING_IMAGE, ResourcesSpec
 from spotrun.spec.values import read_accelerators
 from tests.support.answering_server import TOKENS, Answer
@@ -746,6 +746,26 @@ def test_a_job_says_what_is_wanted_and_flags_win(
     told = called.call("doctor", "gcp", job, "--accelerators", "L4:1", "--region", "us-east1")
     assert "ok      zone us-east1-c: g2-standard-4, g2-standard-8\n" in told
     assert "us-central1-a" not in told
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("budget: {max_usd: 0.001}", "nothing could be launched: the rest of the budget does not pay for another"),
+        ("report: {baseline: g2-standrad-4}", "gcp does not offer g2-standrad-4 in the job's regions"),
+    ],
+)
+def test_a_job_that_would_rent_nothing_is_not_ready(
+    account: GcpAccount, sandbox: Sandbox, called: Spotrun, store: str, key: str, why: str
+) -> None:
+    job = sandbox.folder / "examined.yaml"
+    job.write_text(
+        f"workdir: {JOBS}\ntrain: {{script: quick.py}}\ncheckpoint: {{uri: '{store}'}}\n"
+        f"resources: {{cloud: gcp, accelerators: 'L4:1'}}\ngcp: {{regions: [us-central1]}}\n{key}\n"
+    )
+    told = called.call("doctor", "gcp", job, code=SpecInvalid.exit_code)
+    assert f"FAILED  job: {why}" in " ".join(told.split(" "))
+    assert "try: first, job: " in told
 
 
 def test_a_project_that_carries_no_run_is_an_error(
