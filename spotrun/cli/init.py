@@ -130,7 +130,9 @@ def _rented(cloud: str | None, store: str | None, instance_type: str | None, reg
         raise SpecInvalid(f"init writes no job for {cloud}", hint="leave out --cloud, and edit the file")
     found = store or named.usual_store(None, RentalFlags(() if region is None else (region,)))
     if found is None:
-        hint = f"--store names another bucket; infra/{cloud}/README.md makes one"
-        raise SpecInvalid(f"there is no bucket of spotrun's in your {cloud} account", hint=hint)
+        at = region or named.usual_region()
+        where = f"your {cloud} account" if at is None else f"your {cloud} account for {at}"
+        hint = f"name the bucket of another region by --store; infra/{cloud}/README.md makes one"
+        raise SpecInvalid(f"there is no bucket of spotrun's in {where}", hint=hint)
     wanted = ("accelerators", named.example_kind) if instance_type is None else ("instance_type", instance_type)
     return Rented(cloud, found, *wanted, region or named.usual_region())
