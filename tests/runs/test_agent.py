@@ -357,7 +357,7 @@ def test_a_notice_with_time_for_a_final_snapshot_waits_for_no_upload_to_make_roo
         eventually((run.folder / "final").exists)
         held.let_go.set()
         node.powers_off()
-        drained = run.wait_for(ev.AttemptDrained)
+        drained = run.wait_for(ev.AttemptDrained, within_s=180)
     final = run.state.commit(drained.final_commit).event
     assert (final.final, final.step) == (True, steps_of(run)[-1])
     assert not any(commit.event.prefix.endswith("-0-1") for commit in run.state.commits)
