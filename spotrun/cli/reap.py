@@ -186,12 +186,13 @@ def _name_others(found: Iterable[Instance], runs: Runs) -> None:
     such a run may be in another store, or deleted.
     """
     others = [each for each in found if each.alive]
-    _name_unattended({each.run_uid for each in others if not _is_unneeded(each, runs())}, runs())
+    unneeded = [each for each in others if _is_unneeded(each, runs())]
+    _name_unattended({each.run_uid for each in others if each not in unneeded}, runs())
     unread = [each for each in others if runs().get(each.run_uid) is None and runs().has(each.run_uid)]
     if unread:
         print("instances of runs that cannot be read, and perhaps have not ended:")
         _name(unread, "`spotrun status` shows what is wrong; `spotrun reap --run UID` ends a run's instances")
-    doubtful = [each for each in others if _is_unneeded(each, runs()) and not _is_certain(each, runs())]
+    doubtful = [each for each in unneeded if not _is_certain(each, runs())]
     if doubtful:
         print("instances that no ledger names, perhaps of runs in another store:")
         _name(doubtful, "if a run of this uid is yours, `spotrun down UID` ends its instances")
