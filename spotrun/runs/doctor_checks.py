@@ -67,11 +67,11 @@ def _on(cloud: Cloud, spec: RunSpec | None, wish: RentalFlags, uri: str) -> Iter
         with suppress(CloudError):  # the first of the checks says what is wrong with the login
             usual = cloud.usual_store(spec, wish)
     uri = usual or uri
-    told = []
+    verdicts = set()
     for finding in cloud.findings(spec, wish._replace(store=uri)):
-        told.append(finding.verdict)
+        verdicts.add(finding.verdict)
         yield finding
-    if spec is not None and wish == RentalFlags() and Verdict.FAILED not in told:
+    if spec is not None and wish == RentalFlags() and Verdict.FAILED not in verdicts:
         yield from findings_of("job", lambda: _job(spec, cloud, uri))
     region = next(iter(cloud.regions(spec, wish)), None)
     yield from findings_of("store", lambda: _store(cloud.reachable(uri), region))
