@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from spotrun.errors import Mistakes
 from spotrun.notify.sinks import require_sinks
 from spotrun.runs.first_look import not_offered
@@ -18,23 +20,7 @@ def check_job_offline(spec: RunSpec) -> None:
     Raises:
         SpotrunError: a check failed; SeveralInvalid if several did.
     """
-    mistakes = Mistakes()
-    with mistakes:
-        check_script(spec, here=spec.cloud.here)
-    with mistakes:
-        left_behind(spec)
-    with mistakes:
-        if not spec.checkpoint.in_bucket:
-            open_runs(spec)
-    with mistakes:
-        check_variables(spec)
-    with mistakes:
-        if spec.cloud.simulated:
-            with_baseline_price(spec)
-    with mistakes:
-        if spec.cloud.simulated and (mistake := not_offered(spec)) is not None:
-            raise mistake
-    mistakes.refuse()
+    _check_all(spec, _check_script, left_behind, _check_store, check_variables, _check_baseline, _check_offer)
 
 
 def check_launch_offline(spec: RunSpec) -> None:
@@ -45,12 +31,36 @@ def check_launch_offline(spec: RunSpec) -> None:
     Raises:
         SpotrunError: a check failed; SeveralInvalid if several did.
     """
+    _check_all(spec, check_job_offline, require_sinks, _check_framework)
+
+
+def _check_all(spec: RunSpec, *checks: Callable[[RunSpec], object]) -> None:
     mistakes = Mistakes()
-    with mistakes:
-        check_job_offline(spec)
-    with mistakes:
-        require_sinks(spec)
-    with mistakes:
-        if spec.cloud.here:
-            require_framework(spec)
+    for check in checks:
+        with mistakes:
+            check(spec)
     mistakes.refuse()
+
+
+def _check_script(spec: RunSpec) -> None:
+    check_script(spec, here=spec.cloud.here)
+
+
+def _check_store(spec: RunSpec) -> None:
+    if not spec.checkpoint.in_bucket:
+        open_runs(spec)
+
+
+def _check_baseline(spec: RunSpec) -> None:
+    if spec.cloud.simulated:
+        with_baseline_price(spec)
+
+
+def _check_offer(spec: RunSpec) -> None:
+    if spec.cloud.simulated and (mistake := not_offered(spec)) is not None:
+        raise mistake
+
+
+def _check_framework(spec: RunSpec) -> None:
+    if spec.cloud.here:
+        require_framework(spec)
