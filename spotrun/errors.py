@@ -140,7 +140,8 @@ class Unsound(Exception):
 class Mistakes:
     """
     Collects the errors of independent checks, so that the user gets all of them at once. Each check is a `with` block.
-    If a check cannot reach the cloud, `refuse` is called immediately, because the others would not reach it either.
+    If a check cannot reach the cloud or lacks a package, `refuse` is called immediately, because the others would fail
+    for the same reason.
     """
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ class Mistakes:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if isinstance(error, SpotrunError):
             self.errors += error.errors if isinstance(error, SeveralInvalid) else [error]
-        if isinstance(error, CloudError):
+        if isinstance(error, (CloudError, NotInstalled)):
             self.refuse()
         return isinstance(error, (SpotrunError, Unsound))
 
