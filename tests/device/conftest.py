@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.device.build import missing
@@ -15,9 +17,9 @@ def _library() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
-    from tests.device.apart import fault_of  # with torch, which takes a second to import
+    from tests.device.apart import fault_in_fresh_process  # with torch, which takes a second to import
 
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    if fault := fault_of(lambda: pyfuncitem.obj(**arguments)):
+    if fault := fault_in_fresh_process(partial(pyfuncitem.obj, **arguments)):
         pytest.fail(fault, pytrace=False)
     return True

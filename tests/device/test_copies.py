@@ -11,6 +11,7 @@ import ast
 import contextlib
 import io
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -26,7 +27,7 @@ from spotrun.checkpoint import accelerator, snapshot, staging
 from spotrun.training import tensors
 from spotrun.training.trace import digests
 from tests.device import toy
-from tests.device.apart import fault_of
+from tests.device.apart import fault_in_fork
 
 SIZE = 256 << 10
 """Bytes of the weights of a test: several steps of a copy."""
@@ -289,8 +290,8 @@ def test_memory_that_cannot_be_pinned_is_reported_once_and_filled_correctly() ->
     )
 
 
-def test_accelerator_that_pins_no_memory_of_others_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(toy, "host_register")
+def test_accelerator_that_pins_no_memory_of_others_is_reported_once() -> None:
+    del toy.host_register
     with contextlib.redirect_stderr(io.StringIO()) as said, stager_with_arena() as stager:
         for number in (1, 2):
             adopt(stager, number)
@@ -576,8 +577,9 @@ def calls_in(source: str) -> Iterator[ast.Call]:
             yield node
 
 
-@pytest.mark.parametrize("module", [accelerator, snapshot, staging], ids=lambda module: module.__name__)
-def test_each_wait_pin_event_and_stream_has_a_mutant(module: ModuleType) -> None:
+@pytest.mark.parametrize("name", [module.__name__ for module in (accelerator, snapshot, staging)])
+def test_each_wait_pin_event_and_stream_has_a_mutant(name: str) -> None:
+    module = sys.modules[name]
     source = source_of(module)
     changed = set()
     for mutant in MUTANTS:
@@ -603,8 +605,9 @@ def mutated(mutant: Mutant) -> None:
         exec(compile(source, str(module.__file__), "exec"), module.__dict__)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.fault)
-def test_fault_is_found(mutant: Mutant) -> None:
+@pytest.mark.parametrize("fault", [mutant.fault for mutant in MUTANTS])
+def test_fault_is_found(fault: str) -> None:
+    (mutant,) = (mutant for mutant in MUTANTS if mutant.fault == fault)
     mutated(mutant)
-    found = fault_of(mutant.test)
+    found = fault_in_fork(mutant.test)
     assert any(reason in found for reason in REASONS), found or "the test passes all the same"

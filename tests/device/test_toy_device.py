@@ -224,9 +224,10 @@ def test_thread_begins_on_the_first_stream_of_the_first_device() -> None:
         assert pool.submit(lambda: torch.accelerator.current_stream(1).stream_id).result() == 0
 
 
-def test_reason_of_a_skipped_test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_reason_of_a_skipped_test_says_what_is_missing(tmp_path: Path) -> None:
     assert not build.missing()
-    monkeypatch.setattr(build, "library", lambda: tmp_path / "library.so")
-    assert "make dev" in build.missing()
-    monkeypatch.setattr(build, "COMPILER", "no-such-compiler")
-    assert build.missing() == "there is no C++ compiler (no-such-compiler) for the simulated accelerator"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "library", lambda: tmp_path / "library.so")
+        assert "make dev" in build.missing()
+        patch.setattr(build, "COMPILER", "no-such-compiler")
+        assert build.missing() == "there is no C++ compiler (no-such-compiler) for the simulated accelerator"
