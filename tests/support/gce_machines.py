@@ -36,14 +36,14 @@ class GceMachine(Machine):
 class GceMachines:
     """
     Executes the startup-scripts of a project's instances. `image` is the environment in which they are, `tools` are
-    programs of the image. `token_of` gives each service account's address a token. `starts` and `powers_off` are told
-    an instance's name. Each has its disk in the folder `disks`.
+    programs of the image. `token_of` gives each service account's address a token. `starts` is told an instance's
+    startup-script, and `powers_off` its name. Each has its disk in the folder `disks`.
     """
 
     def __init__(self, clock: ScaledClock, token_of: Callable[[str], str]) -> None:
         self.image: Mapping[str, str] = {}
         self.tools: Mapping[str, str] = {}
-        self.starts: Callable[[str], None] = lambda _name: None
+        self.starts: Callable[[str], None] = lambda _script: None
         self.powers_off: Callable[[str], None] = lambda _name: None
         self._clock = clock
         self._token_of = token_of
@@ -62,13 +62,14 @@ class GceMachines:
     # -- what the project tells ----------------------------------------------------------------------------------
 
     def started(self, vm: Vm) -> None:
-        self.starts(vm.name)
+        script = vm.metadata["startup-script"]
+        self.starts(script)
         account = vm.account or ""
         metadata = GceMetadata(vm.name, vm.zone, account, self._token_of(account))
         metadata.change("project/project-id", PROJECT)
         machine = GceMachine(self.disks / vm.name, metadata, self._clock, lambda: self._powered_off(vm.name))
         self._machines[vm.name] = machine
-        machine.start(vm.metadata["startup-script"].encode(), self.image, self.tools)
+        machine.start(script.encode(), self.image, self.tools)
 
     def noticed(self, vm: Vm) -> None:
         self._machines[vm.name].metadata.preempt()

@@ -7,7 +7,9 @@ startup-script, and a bucket behind a gate that knows each instance by its token
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,7 +65,6 @@ class Gcp(Sandbox):
         self.google, self.project = google, google.project
         self._monkeypatch = monkeypatch
         self.machines = machines.disks
-        self.run_name = "stormy"
         self.extended_notice = True
         """Whether the project may ask for a notice of two minutes."""
         machines.powers_off = self.project.power_off
@@ -75,10 +76,10 @@ class Gcp(Sandbox):
         for name, text in google.project.clock.environment().items():
             monkeypatch.setenv(name, text)
         (folder / "home").mkdir()
-        self._image = ImageWithoutTorch(folder)
-        machines.starts = lambda _: self._image.lock(open_store(self.run(self.run_name).uri))
+        image = ImageWithoutTorch(folder)
+        machines.starts = lambda script: image.lock(open_store(_run_of(script)))
         machines.image = {
-            **self._image.environment,
+            **image.environment,
             "API_ENDPOINT_OVERRIDE": google.url,
             OVERRIDE: google.url,
             "OMP_NUM_THREADS": "1",
@@ -109,3 +110,8 @@ class Gcp(Sandbox):
         if "preemptionNoticeDuration" not in asked:
             return None
         return invalid("scheduling.preemptionNoticeDuration", "120s", "It is not available in this project.")
+
+
+def _run_of(script: str) -> str:
+    (found,) = re.findall("^SPOTRUN_RUN_URI_BASE64=(.*)$", script, re.MULTILINE)
+    return base64.b64decode(found).decode()

@@ -59,7 +59,7 @@ def _gcp(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Callable[[], Count
         _let_its_store_be(server, f"spotrun-{PROJECT}", "")
         with gcp_sandbox(folder, patch, server, GcpAccount) as sandbox:
             google = sandbox.google
-            sandbox.run_name, google.iam.bucket_name = "plain-pytorch", server.bucket
+            google.iam.bucket_name = server.bucket
             google.permits = lambda asked, permission: (
                 asked.who == RUNNER or google.iam.may(asked, permission)  # the page's user is an Owner, too
             )
