@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -83,10 +82,28 @@ def test_copy_of_other_memory_waits_until_it_is_done(direction: toy.Direction) -
 def test_copies_take_the_time_that_their_rate_gives() -> None:
     source, target = torch.ones(200_000, dtype=torch.uint8, device="toy"), pinned(200_000, 0)
     toy.rate(10e6)
-    began = time.monotonic()
     target.copy_(source, non_blocking=True)
+    assert toy.now() == 0
     torch.accelerator.synchronize()
-    assert time.monotonic() - began >= 0.02
+    assert toy.now() == pytest.approx(0.02)
+    assert (source + 1).sum() == 400_000
+    assert toy.now() == pytest.approx(0.02), "operators take no time"
+    source.cpu()
+    assert toy.now() == pytest.approx(0.04)
+
+
+def test_streams_work_at_the_same_time_unless_one_waits_for_the_other() -> None:
+    source, target, side = torch.ones(100, dtype=torch.uint8, device="toy"), pinned(100, 0), torch.Stream("toy:0")
+    toy.rate(100)
+    toy.compute(5)
+    for ends_s in (1, 6):
+        with side:
+            target.copy_(source, non_blocking=True)
+        side.synchronize()
+        assert toy.now() == ends_s
+        side.wait_event(torch.accelerator.current_stream(0).record_event())
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(toy.now).result() == 0, "each thread has a time of its own"
 
 
 def test_stream_waits_for_an_event_of_another_stream() -> None:

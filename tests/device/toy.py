@@ -44,6 +44,9 @@ def load() -> None:
         "toy_allow": (None, "iil"),
         "toy_settle": ("i", "iil"),
         "toy_rate": (None, "d"),
+        "toy_compute": (None, "id"),
+        "toy_now": ("d", ""),
+        "toy_come_to": (None, "d"),
         "toy_copies": ("l", "iii"),
         "toy_fail": (None, "i"),
         "toy_set_capacity": (None, "il"),
@@ -153,8 +156,26 @@ def settle(copies: int = 0, direction: Direction = DOWNLOAD, device: int = 0) ->
 
 
 def rate(bytes_per_s: float) -> None:
-    """Copy at this speed from now on; at 0, as fast as memory."""
+    """Let copies from and to devices take the time that this speed gives, from now on. At 0, they take none."""
     _toy.toy_rate(bytes_per_s)
+
+
+def compute(seconds: float, device: int = 0) -> None:
+    """Queue a computation that takes this long on the current stream. (Real operators take no time.)"""
+    _toy.toy_compute(device, seconds)
+
+
+def now() -> float:
+    """
+    Return the time at which the calling thread is, in seconds: how long it would have waited for devices so far. This
+    clock stands still while a thread does anything else.
+    """
+    return float(_toy.toy_now())
+
+
+def come_to(seconds: float) -> None:
+    """Let the calling thread wait until this time, for example until what another thread has done for it."""
+    _toy.toy_come_to(seconds)
 
 
 def copies(direction: Direction = DOWNLOAD, device: int = 0, *, asynchronous: bool) -> int:

@@ -10,8 +10,9 @@
 // Every operator that is not below computes on the CPU: PyTorch copies the arguments there and the results back, on the
 // current stream.
 //
-// Tests decide how far a copy comes (`toy_allow`), how fast it is (`toy_rate`), and whether its device fails meanwhile
-// (`toy_fail`), and know when nothing moves any more (`toy_settle`). No test has to sleep.
+// Tests decide how far a copy comes (`toy_allow`) and whether its device fails meanwhile (`toy_fail`), and know when
+// nothing moves any more (`toy_settle`). How long copies and computations take is counted, not waited for: `toy_rate`
+// and `toy_compute` say it, and `toy_now` is the time at which a thread would be. No test has to sleep.
 
 #include <sys/mman.h>
 
@@ -105,7 +106,7 @@ struct Simulation {
   std::array<Device, kDevices> devices;
   std::map<const char*, Pinned> pinned;
   std::vector<Copy*> under_way;
-  double bytes_per_s = 0;  // 0: as fast as memory
+  double bytes_per_s = 0;  // 0: copies take no time
   int register_code = 0;   // returned by each attempt to register memory, unless it is 0
   bool has_streams = true;  // otherwise, there is only the first stream of each device
   int64_t faults = 0;      // memory that was freed or unpinned while it was copied, or unpinned without being pinned
@@ -130,6 +131,7 @@ struct Stream {
   std::deque<Job> jobs;  // the first one is being done
   bool started = false;
   Condition awaited;  // by the job that is being done
+  double idle_from_s = 0;  // when it has done all that is in its queue
 
   // Wait, in the stream's thread, until `condition` is true. Return false if that takes too long.
   bool await(Lock& lock, const Condition& condition) {
@@ -195,7 +197,10 @@ void check(const Device& device) {
   TORCH_CHECK(!device.failed, "toy:", &device - sim().devices.data(), " has failed");
 }
 
-// --- Current device and streams of each thread.
+// --- Current device, streams and time of each thread.
+
+thread_local double now_s = 0;
+thread_local bool computes = false;  // the copies of an operator that computes on the CPU take no time
 
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kDevices> current_streams{};
@@ -214,9 +219,12 @@ Stream& current_stream(c10::DeviceIndex index) {
 
 Stream& stream_of(const c10::Stream& stream) { return stream_at(stream.device_index(), stream.id()); }
 
+void take(Stream& stream, double seconds) { stream.idle_from_s = std::max(stream.idle_from_s, now_s) + seconds; }
+
 // Wait until the stream has done what is in its queue now, or its device has failed.
 void synchronize(Stream& stream) {
   Lock lock(sim().mutex);
+  now_s = std::max(now_s, stream.idle_from_s);
   auto passed = std::make_shared<bool>(false);
   if (!stream.jobs.empty()) {
     stream.enqueue([passed] {
@@ -374,16 +382,11 @@ size_t passing(Lock& lock, Stream& stream, Device& device, Direction direction, 
 // Copy, in the thread of a stream. A device that fails leaves the rest as it was.
 void move(Stream& stream, Direction direction, bool gated, char* to, const char* from, size_t bytes) {
   Device& device = device_of(stream.device);
-  auto due = std::chrono::steady_clock::now();
   while (bytes) {
     size_t step = std::min(bytes, kChunkBytes);
     {
       Lock lock(sim().mutex);
       step = gated ? passing(lock, stream, device, direction, step) : device.failed ? 0 : step;
-      if (step && sim().bytes_per_s > 0) {
-        due += std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(step) / sim().bytes_per_s));
-        sim().changed.wait_until(lock, due, [&] { return device.failed || std::chrono::steady_clock::now() >= due; });
-      }
     }
     if (!step) {
       return;
@@ -406,6 +409,7 @@ void copy_bytes(c10::DeviceIndex index, Direction direction, const void* there, 
     const Pinned* range = pinned_at(here, bytes);
     asynchronous &= range != nullptr;
     ++device.copies[direction][asynchronous];
+    take(stream, sim().bytes_per_s && !computes ? static_cast<double>(bytes) / sim().bytes_per_s : 0);
     auto* to = direction == kDownload ? here : store;
     auto* from = direction == kDownload ? store : here;
     if (asynchronous) {
@@ -491,6 +495,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
 // What an event marks: a point in the queue of a stream.
 struct Mark {
   const Device& device;
+  double at_s;
   bool passed = false;
 };
 
@@ -554,8 +559,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (*event == nullptr) {
       *event = new Event;
     }
-    auto mark = Event(new Mark{device_of(stream.device_index())});
     Lock lock(sim().mutex);
+    take(stream_of(stream), 0);
+    auto mark = Event(new Mark{device_of(stream.device_index()), stream_of(stream).idle_from_s});
     *static_cast<Event*>(*event) = mark;
     stream_of(stream).enqueue([mark] {
       Lock inner(sim().mutex);
@@ -568,6 +574,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
     Lock lock(sim().mutex);
     Stream& waiting = stream_of(stream);
+    waiting.idle_from_s = std::max(waiting.idle_from_s, (*static_cast<Event*>(event))->at_s);
     waiting.enqueue([&waiting, mark = *static_cast<Event*>(event)] {
       Lock inner(sim().mutex);
       while (!waiting.await(inner, [&] { return mark->passed; })) {
@@ -585,6 +592,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Lock lock(sim().mutex);
     const Event mark = *static_cast<Event*>(event);
     sim().changed.wait(lock, [&] { return mark->passed; });
+    now_s = std::max(now_s, mark->at_s);
     check(mark->device);
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
@@ -678,7 +686,9 @@ void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (op.hasTag(at::Tag::nondeterministic_seeded)) {
     seeded = std::make_unique<Seeded>(take_generator(op, *stack));
   }
+  const bool before = std::exchange(computes, true);
   at::native::cpu_fallback(op, stack);
+  computes = before;
 }
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
@@ -782,6 +792,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
   m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
+  m.impl("set_.source_Storage", TORCH_FN(at::native::set_));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));
 }
 
@@ -888,6 +899,9 @@ int toy_settle(int device, int direction, int64_t copies) {
 }
 
 void toy_rate(double bytes_per_s) { locked([&] { sim().bytes_per_s = bytes_per_s; }); }
+void toy_compute(int device, double seconds) { locked([&] { take(current_stream(device), seconds); }); }
+double toy_now() { return now_s; }
+void toy_come_to(double seconds) { now_s = std::max(now_s, seconds); }
 
 int64_t toy_copies(int device, int direction, int asynchronous) {
   return locked([&] { return sim().devices[device].copies[direction][asynchronous]; });

@@ -41,13 +41,13 @@ def main() -> None:
     sentences_NT = (steps_N + 3 * torch.arange(TOKENS + 1)) % VOCABULARY
     model = GPT().to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=DEVICE == "cuda")
-    scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**40)  # the first steps overflow: the scaler skips them
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**20)  # the first steps overflow: the scaler skips them
     loader = DataLoader(TensorDataset(sentences_NT), 32, shuffle=True)
     loop = Loop(seed=1, model=model, optimizer=optimizer, scaler=scaler)
     for epoch in loop.epochs(3):
         for (tokens_BT,) in loop.batches(loader):
             tokens_BT = tokens_BT.to(DEVICE)
-            with torch.autocast(DEVICE, torch.float16 if DEVICE == "cuda" else torch.bfloat16):
+            with torch.autocast(DEVICE, torch.bfloat16 if DEVICE == "cpu" else torch.float16):
                 logits_BTV = model(tokens_BT[:, :-1])
                 loss = nn.functional.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten())
             scaler.scale(loss).backward()
