@@ -9,7 +9,8 @@
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
 # make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (some minutes)
-# make gpu     what only a GPU can confirm, with a table at the end (docs/benchmarks.md); make gpu DEVICE=cpu tries it without one;
+# make gpu     what only a GPU can confirm, with a table at the end (docs/benchmarks.md); make gpu DEVICE=cpu tries it without one,
+#              and make gpu DEVICE=test on the simulated accelerator of the tests;
 #              make wheels brings what a machine with a GPU and without a network lacks into build/wheels
 # make picture   the pictures of a terminal and of a report for README and guide, from a demo run
 # make dist    wheel and source distribution of the last commit in dist/, the same bytes whenever and wherever they are built
@@ -127,7 +128,7 @@ docs: .venv/.installed-dev
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs --quiet build
 
 # On a machine with PyTorch of its own: make gpu GPU_PYTHON=python3.
-gpu: $(if $(filter .venv/bin/python,$(GPU_PYTHON)),.venv/.installed-dev)
+gpu: $(if $(filter .venv/bin/python,$(GPU_PYTHON)),.venv/.installed-dev) $(if $(filter test,$(DEVICE)),device)
 	$(GPU_PYTHON) -m tests.batteries.gpu --device $(DEVICE) $(GPU_ARGS)
 
 wheels: dist

@@ -16,6 +16,10 @@ from hashlib import sha256
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("toy_device.cpp")
+PLUGIN = Path(__file__).with_name("plugin")
+"""
+Makes it the accelerator of each process that imports torch and has this folder and the repository in its PYTHONPATH.
+"""
 COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ("-std=c++20", "-O1", "-Wall", "-fPIC", "-shared")
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import enum
 import sys
+from typing import Any
 
 import torch
+import torch.distributed
 from torch import Tensor
 
 from tests.device.build import library
@@ -76,6 +78,13 @@ def load() -> None:
     torch._register_device_module("toy", sys.modules[__name__])
     torch.utils.generate_methods_for_privateuse1_backend()
     torch.empty(1, pin_memory=True)  # initializes it: until then, no memory counts as pinned
+    torch.distributed.Backend.register_backend("toy", _group, devices=["toy"])
+
+
+def _group(*arguments: Any) -> Any:
+    from tests.device.toy_group import Group
+
+    return Group(*arguments)
 
 
 # --- what PyTorch, and spotrun, use

@@ -3,6 +3,7 @@ Runs everything that only a GPU can confirm, and prints a table.
 
     make gpu                   about ten minutes on a machine with one GPU
     make gpu DEVICE=cpu        the same without a GPU, smaller
+    make gpu DEVICE=test       the trainings on the two devices of the simulated accelerator (tests/device)
 
 Steps that only check run at the same time; then those that measure run alone. The output of each step goes into a file
 of the folder `--out`. Exits with 1 if any step fails.
@@ -20,17 +21,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from tests.device.build import PLUGIN, missing
 from tests.support.repository import ROOT
 
 HERE = Path(__file__).parent.relative_to(ROOT)
 LASTS_S = 600.0
 LOOKS_EVERY_S = 0.2
+Device = Literal["auto", "cpu", "test"]
+TITLES = {"auto": "What a GPU has confirmed", "cpu": "Without a GPU", "test": "On the simulated accelerator"}
 
 
 @dataclass
@@ -56,7 +61,6 @@ class Step:
             self.process = subprocess.Popen(
                 [sys.executable, *self.words],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -103,20 +107,28 @@ def lines(count: int) -> Callable[[str], str]:
 
 
 def steps(device: str, out: Path, store: str) -> list[Step]:
-    """Return the steps; smaller ones without a GPU."""
-    gpu = device != "cpu"
+    """Return the steps; smaller ones without a GPU, and those that train or test on a device for the simulated one."""
+    gpu, simulated = device == "auto", device == "test"
     kills, epochs, precision, sentences = ("3", "2", "16-mixed", "1600") if gpu else ("1", "1", "bf16-mixed", "96")
     verify = ["-m", "spotrun", "verify-resume", "--json", "--kills", kills]
-    resnet = ["examples/resnet50.py", "--", "--epochs", epochs, "--precision", precision]
-    narrow = [] if gpu else ["--width", "0.125"]
+    resnet = [f"{HERE}/resnet50.py", "--", "--epochs", epochs]
+    if simulated:  # Lightning knows no mixed precision for it
+        resnet += ["--width", "0.0625", "--batch-size", "128"]
+    else:
+        resnet += ["--precision", precision, *([] if gpu else ["--width", "0.125"])]
+    tests = "tests/device" if simulated else "tests/unit/test_accelerator.py"
     benchmark = ["-m", "benchmarks.checkpoint", "--variants", "none,ours,dcp_thread_s3,pl_local", "--store", store]
     found = [
         Step("verify-resume of a GPT", [*verify, f"{HERE}/gpt.py", "--", "--sentences", sentences], verdict),
-        Step("verify-resume of ResNet-50", [*verify, *resnet, *narrow, "--deterministic"], verdict),
-        Step("demo", ["examples/demo.py", "--store", str(out / "demo")], lines(6)),
-        Step("tests", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/test_accelerator.py"], lines(1)),
-        Step("NVML", ["-m", "tests.batteries.gpu.nvml"], lines(3)),
+        Step("verify-resume of ResNet-50", [*verify, *resnet, "--deterministic"], verdict),
+        Step("tests", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not nightly", tests], lines(1)),
     ]
+    if not gpu or torch.accelerator.device_count() > 1:
+        found.append(Step("verify-resume of DDP", [*verify, f"{HERE}/ddp.py"], verdict))
+    if simulated:
+        return found
+    found.append(Step("demo", ["examples/demo.py", "--store", str(out / "demo")], lines(6)))
+    found.append(Step("NVML", ["-m", "tests.batteries.gpu.nvml"], lines(3)))
     if gpu:
         found.append(Step("ResNet-50 not deterministic", [*verify, *resnet], verdict, codes=(0, 9)))
         found.append(Step("copies", ["-m", "tests.batteries.gpu.copies"], lines(4), measures=True))
@@ -128,14 +140,20 @@ def steps(device: str, out: Path, store: str) -> list[Step]:
 
 
 def main(
-    device: Annotated[str, typer.Option(help="auto or cpu.")] = "auto",
+    device: Annotated[Device, typer.Option(help="The GPU of this machine, none, or a simulated one.")] = "auto",
     out: Annotated[Path, typer.Option(help="Folder for the output of each step.")] = ROOT / "build" / "gpu",
     store: Annotated[Path, typer.Option(help="Folder for the checkpoints of the benchmark.")] = Path("/dev/shm"),
     only: Annotated[str, typer.Option(help="Only steps whose names have one of these words, as in GPT,copies.")] = "",
 ) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    if device == "cpu":
+    path = [str(ROOT)]
+    if device != "auto":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if device == "test":
+        if reason := missing():
+            raise SystemExit(f"error: {reason}")
+        path.insert(0, str(PLUGIN))
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
     wanted = [one for one in steps(device, out, str(store)) if any(word in one.name for word in only.split(","))]
     began: list[Step] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -153,7 +171,7 @@ def main(
             if one.process is not None and one.process.returncode is None:
                 one.end()
                 say(one, out)
-    table = Table("step", "passed", "s", title="What a GPU has confirmed" if device != "cpu" else "Without a GPU")
+    table = Table("step", "passed", "s", title=TITLES[device])
     for one in wanted:
         table.add_row(one.name, "yes" if one.passed else "NO", f"{one.lasted_s:.0f}")
     Console().print(table)
