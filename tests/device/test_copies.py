@@ -28,6 +28,7 @@ from spotrun.training import tensors
 from spotrun.training.trace import digests
 from tests.device import toy
 from tests.device.apart import fault_in_fork
+from tests.support.repository import ROOT
 
 SIZE = 256 << 10
 """Bytes of the weights of a test: several steps of a copy."""
@@ -575,6 +576,22 @@ def calls_in(source: str) -> Iterator[ast.Call]:
         waiting += ast.iter_child_nodes(node)
         if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in MUTATED:
             yield node
+
+
+def rows() -> list[str]:
+    """Return the table of docs/design/promises.md, below its head."""
+    found = []
+    for mutant in MUTANTS:
+        test = getattr(mutant.test, "func", mutant.test)
+        found.append(f"| {mutant.fault} | {mutant.module.__name__.rpartition('.')[2]} | {test.__name__} |")
+    return found
+
+
+def test_page_of_promises_has_the_mutants() -> None:
+    """Print `rows()` to mend it."""
+    page = (ROOT / "docs/design/promises.md").read_text().splitlines()
+    begins = page.index("| fault | in | test that finds it |") + 2
+    assert page[begins : begins + len(MUTANTS) + 1] == [*rows(), ""]
 
 
 @pytest.mark.parametrize("name", [module.__name__ for module in (accelerator, snapshot, staging)])
