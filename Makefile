@@ -79,7 +79,7 @@ nightly: .venv/.installed-dev .browser/.installed
 	$(TESTS) -p tests.plugins.patterns --unchanged record --shares print --patterns write $(PYTEST_ARGS)
 
 shares: .venv/.installed-dev .browser/.installed
-	$(TESTS) -m 'not nightly' --unchanged skip --shares write
+	$(TESTS) -m 'not nightly' --shares write
 
 # The simulated accelerator of tests/device. Without a C++ compiler its tests are skipped.
 test nightly shares: device
