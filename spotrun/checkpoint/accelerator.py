@@ -116,10 +116,10 @@ def pin(memory: Tensor) -> None:
         return
     registry = _registry(module)
     if registry is None:
-        _report(f"{_kind(module)} cannot pin memory for snapshots: copies from the device take longer")
+        _report(f"{_kind()} cannot pin memory for snapshots: copies from the device take longer")
     elif code := registry.register(memory.data_ptr(), memory.numel()):
         what = f"{memory.numel() / 1e9:.1f} GB of memory for snapshots (error {code})"
-        _report(f"{_kind(module)} could not pin {what}: copies from the device take longer")
+        _report(f"{_kind()} could not pin {what}: copies from the device take longer")
         registry.forget_error()
 
 
@@ -137,7 +137,7 @@ def generator_states() -> dict[str, Tensor]:
     if module is None:
         return {}
     states = module.get_rng_state_all() if hasattr(module, "get_rng_state_all") else [module.get_rng_state()]
-    return {f"{_kind(module)}:{index}": state for index, state in enumerate(states)}
+    return {f"{_kind()}:{index}": state for index, state in enumerate(states)}
 
 
 class _Registry(NamedTuple):
@@ -190,8 +190,8 @@ def _in_use() -> Any | None:
     return module if is_in_use() else None
 
 
-def _kind(module: Any) -> str:
-    return str(module.__name__.rpartition(".")[2])
+def _kind() -> str:
+    return str(torch.accelerator.current_accelerator())
 
 
 @cache

@@ -44,9 +44,14 @@ class Current(Accelerator):
         pass
 
 
-if __name__ == "__main__":
+def use_accelerator() -> None:
+    """Let each Trainer of this process train on its accelerator."""
     if KIND not in ("cpu", "cuda", "mps"):
         AcceleratorRegistry.register(KIND, Current)
         StrategyRegistry.register(KIND, SingleDeviceStrategy, device=torch.device(KIND, 0))
         os.environ |= {"PL_TRAINER_ACCELERATOR": KIND, "PL_TRAINER_STRATEGY": KIND}
+
+
+if __name__ == "__main__":
+    use_accelerator()
     runpy.run_module("examples.resnet50", run_name="__main__", alter_sys=True)
