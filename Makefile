@@ -75,7 +75,7 @@ test: .venv/.installed-dev .browser/.installed
 		$(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
 	$(if $(CI),.venv/bin/python tests/support/expected_skips.py .pytest-results.xml)
 
-nightly: .venv/.installed-dev .browser/.installed
+nightly: .venv/.installed-dev .browser/.installed .vulkan
 	$(TESTS) -p tests.plugins.patterns --unchanged record --shares print --patterns write $(PYTEST_ARGS)
 
 shares: .venv/.installed-dev .browser/.installed
@@ -151,6 +151,11 @@ picture: .venv/.installed-dev .browser/.installed
 	rm -rf $@
 	$(PEERS_PIP) --require-hashes --no-deps --no-build-isolation -r locks/peers.txt
 
+.vulkan: locks/vulkan.txt | .venv/.installed-dev
+	rm -rf $@
+	mkdir $@
+	$(subst .peers,$@,$(PEERS_PIP)) --require-hashes --no-deps --only-binary :all: -r locks/vulkan.txt
+
 interruptions: .peers
 	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.interruptions
 
@@ -220,5 +225,5 @@ lock: | .venv/bin/python
 	@.venv/bin/python -m tests.support.write_locks $(LOCK_ARGS)
 
 clean:
-	rm -rf .venv .peers .newest .browser build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .peers .vulkan .newest .browser build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

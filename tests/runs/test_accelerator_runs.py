@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from spotrun.run import events as ev
+from tests.device import vulkan
 from tests.device.build import PLUGIN, missing
 from tests.support.agent_bench import AgentRun
 from tests.support.repository import ROOT
@@ -121,3 +123,30 @@ def test_device_that_fails_during_a_copy_commits_no_part_of_it(begin: Callable[[
     node.powers_off(180)
     assert "toy:1 has failed" in run.log(node)
     check_commits(run)
+
+
+@pytest.mark.nightly
+def test_trainings_resume_with_the_same_bits_on_the_simulated_accelerator(tmp_path: Path) -> None:
+    if reason := missing():
+        pytest.skip(reason)
+    command = [sys.executable, "-m", "tests.batteries.gpu", "--device", "test", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", ["loop", "lightning"])
+def test_training_resumes_with_the_same_bits_on_an_accelerator_of_others(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := vulkan.missing():
+        pytest.skip(reason)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (vulkan.PLUGIN, vulkan.PACKAGES, ROOT))))
+    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path))
+    script = ROOT / "tests/device/small.py"
+    command = [sys.executable, "-m", "spotrun", "verify-resume", "--json", "--kills", "1", str(script), "--", way]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["identical"]
+    assert found["steps"] == 40
