@@ -69,7 +69,7 @@ not searched.
 """
 _OF_TEXT = re.compile(
     r"pad|eos|bos|unk|sep|cls|mask|special|start|end|stop|begin|image|img|video|audio|vision|class|prompt|per|each|next|new"
-    r"|prev|previous|current|first|last|generated|sampled|predicted|input|output|word|dummy|empty|extra",
+    r"|prev|previous|current|first|last|generated|sampled|predicted|input|output|word|dummy|empty|extra|placeholder|initializer|separator",
     re.IGNORECASE,
 )
 """
@@ -77,7 +77,7 @@ Words that, right before `token`, show that the name is about a token of text, a
 secret.
 """
 _WORD = re.compile(
-    r"none|null|true|false|undefined|unset|missing|required|optional|redacted|hidden|text|string|bytes|bool|value",
+    r"none|null|true|false|yes|no|on|off|undefined|unset|missing|required|optional|redacted|hidden|text|string|bytes|bool|value",
     re.IGNORECASE,
 )
 _EXPRESSION = re.compile(
@@ -108,10 +108,13 @@ def names_secret(name: str) -> bool:
     return found is not None and not _is_of_text(found["core"], name[: found.start()])
 
 
-def is_secret(name: str, value: str) -> bool:
-    """Return True if `value` is a secret, as a word of a command after the word `name`, such as `--password`."""
+def is_secret(name: str, value: str, at_least: int = SECRET_MIN) -> bool:
+    """
+    Return True if `value` is a secret, as a word of a command after the word `name`, such as `--password`, or as the
+    value of a variable with this name. A secret has `at_least` this many characters.
+    """
     found = _WHOLE_NAME.search(name)
-    return found is not None and names_secret(name) and _is_secret(value, found["core"].casefold())
+    return found is not None and names_secret(name) and _is_secret(value, found["core"].casefold(), at_least)
 
 
 def hide(text: str, hidden: str | None = None) -> str:
@@ -167,8 +170,8 @@ def _is_of_text(core: str, before: str) -> bool:
     return core.casefold() == "token" and word is not None and bool(_OF_TEXT.fullmatch(word[0]))
 
 
-def _is_secret(value: str, core: str) -> bool:
-    if len(value) < SECRET_MIN or _WORD.fullmatch(value):
+def _is_secret(value: str, core: str, at_least: int = SECRET_MIN) -> bool:
+    if len(value) < at_least or _WORD.fullmatch(value):
         return False
     if _EXPRESSION.match(value) or _PATH.fullmatch(value) or _is_passed_on(value, core):
         return False

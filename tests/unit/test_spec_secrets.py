@@ -41,10 +41,36 @@ def test_a_name_that_says_secret_with_a_value_that_could_be_one_is_refused(name:
         ("GOOGLE_APPLICATION_CREDENTIALS", "/run/secrets/google.json"),
         ("API_KEY", ""),
         ("KEY", "12345678.12345678901"),
+        ("MAX_TOKENS", "512"),
+        ("TOKENIZER", "bpe"),
+        ("KEY_COLUMN", "id"),
+        ("SORT_KEY", "id"),
+        ("PLACEHOLDER_TOKEN", "<cat-toy>"),
+        ("INITIALIZER_TOKEN", "toy"),
+        ("SEPARATOR_TOKEN", "|"),
+        ("USE_AUTH_TOKEN", "true"),
+        ("ASK_PASSWORD", "no"),
+        ("DB_PASSWORD", "$DB_PASSWORD"),
+        ("DB_PASSWORD", "<your password>"),
+        ("DB_PASSWORD", ""),
+        ("PWD", "/home/me"),
+        ("DSN", "orders"),
     ],
 )
-def test_words_numbers_and_paths_are_no_secrets(name: str, value: str) -> None:
+def test_words_numbers_paths_and_references_are_no_secrets(name: str, value: str) -> None:
     assert refused({name: value}) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("DB_PASSWORD", "PGPASSWORD", "DB_PASS", "MYSQL_PWD", "SSH_PASSPHRASE", "CLIENT_SECRET", "WIKI_TOKEN"),
+        *("api_key", "SECRET_KEY", "REGISTRY_CREDENTIALS"),
+    ],
+)
+@pytest.mark.parametrize("value", ["hunter2", "abc", "x"])
+def test_short_value_of_a_name_that_says_secret_is_refused(name: str, value: str) -> None:
+    assert refused({name: value}) == [name]
 
 
 def test_a_long_key_with_digits_and_what_has_the_shape_of_a_token_are_secrets_under_any_name() -> None:
