@@ -207,7 +207,9 @@ def _usd_fault(text: str) -> str:
 
 
 def _usd_suggestion(text: str) -> str:
-    bare = re.sub(r"(?i)\s*(\$|usd|dollars?|/\s*h(ou)?r?|per\s+hour|an\s+hour)\s*", "", text[:80]).strip(" -")
+    if "-" in text:
+        return "write an amount above 0, like 2.50"
+    bare = re.sub(r"(?i)\s*(\$|usd|dollars?|/\s*h(ou)?r?|per\s+hour|an\s+hour)\s*", "", text[:80]).strip()
     if re.fullmatch(r"\d+,\d{1,2}", bare, re.ASCII):
         bare = bare.replace(",", ".")
     bare = bare.replace(",", "").replace("_", "")

@@ -421,7 +421,7 @@ def read_uri(value: object) -> str:
 def read_every(value: object) -> Literal["auto"] | timedelta | Steps:
     if value == "auto":
         return "auto"
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         raise Unreadable(f"{value} has no unit", f'write "{_steps(value)}" or {value}s, {value}m or {value}h')
     if isinstance(value, str) and re.fullmatch(r"(\d+\s*)?epochs?", value.strip(), re.ASCII):
         raise Unreadable(f"{shown(value)} is not a time", "write auto, which also saves at the end of each epoch")

@@ -294,6 +294,20 @@ def test_a_bad_spec_is_refused_with_key_line_and_fix(folder: Path, key: str, lin
     assert error.message.replace("\n", "").isprintable()
 
 
+@pytest.mark.parametrize(
+    "section",
+    [
+        *("resources: {max_price: -3}", "resources: {max_price: -3 USD}", "budget: {max_usd: $-3}", "num_nodes: -3"),
+        *("report: {baseline: -3}", "checkpoint: {every: -3}", "data: {gb: -3}", "max_duration: -3h"),
+        *("resources: {cpus: -3}", "aws: {volume_gb: -3}", "local: {time_scale: -3}", "policy: {deadline: -3h}"),
+    ],
+)
+def test_advice_on_a_negative_number_never_drops_its_sign(folder: Path, section: str) -> None:
+    (problem,) = refused(write(folder, f"{TRAIN}{section}\n")).problems
+    assert problem.suggestion
+    assert "3" not in problem.suggestion
+
+
 def test_argument_with_a_space_may_be_a_value_or_a_text(folder: Path) -> None:
     args = ["--name=a b", "--wrap", "--lr 2", "a b", "--note two words"]
     assert load_spec(write(folder, f"train: {{script: train.py, args: {json.dumps(args)}}}")).train.args == tuple(args)
