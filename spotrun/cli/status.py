@@ -68,6 +68,7 @@ def status(
         print(f"no trial of the sweep {name} has begun")
     elif not rows and runs:
         print(f"each run in {store or DEFAULT_STORE} has ended")
+        _name_other_stores(store)
     elif not rows:
         print(f"no runs in {store or DEFAULT_STORE}; start one with `spotrun launch JOB.yaml`")
         print("`spotrun init SCRIPT.py` writes a first JOB.yaml for a script")
@@ -92,13 +93,15 @@ def _named(runs: list[OpenRun], name: str | None, store: str | None) -> list[Ope
 
 
 def _name_other_stores(store: str | None) -> None:
-    """Name the other stores with runs that this machine knows, if the user named no store."""
+    """
+    Name the other stores with runs that this machine knows. The user may have named `store` long ago, by SPOTRUN_STORE.
+    """
     from spotrun.address import DEFAULT_STORE, absolute
     from spotrun.report.tables import plain
     from spotrun.runs.known_record import known_addresses
 
-    known = {uri.rpartition("/")[0] for uri in known_addresses()} if store is None else set[str]()
-    for other in sorted(known - {absolute(DEFAULT_STORE)}):
+    known = {uri.rpartition("/")[0] for uri in known_addresses()}
+    for other in sorted(known - {absolute(store or DEFAULT_STORE).rstrip("/")}):
         print(f"this machine knows runs in another store: spotrun status --store {plain(other)}")
 
 

@@ -269,8 +269,8 @@ def test_own_entry_is_recorded_and_the_record_only_rises(runs: Path, known: Path
     assert not list((known / "newest-entries").iterdir())
 
 
-def failed_run(runs: Path) -> Path:
-    history = History(uid="0123456789", name="demo", spec=RunSpec.from_dict(job("demo")).to_dict())
+def failed_run(runs: Path, uid: str = "0123456789") -> Path:
+    history = History(uid=uid, name="demo", spec=RunSpec.from_dict(job("demo")).to_dict())
     history.write(ev.RunFailed(cause=Cause.QUOTA, detail="none left"))
     return store_run(runs, history)
 
@@ -348,7 +348,12 @@ def test_run_in_the_store_of_its_job_is_found_by_its_name_where_it_was_created(
     for reference in ("demo", "dem", "0123456789", "demo-0123456789"):
         assert str(folder) in spotrun.call("events", reference, "--json") + open_run(reference, None).uri
     assert spotrun.call_json("status", "demo")[0]["run"] == "demo-0123456789"
-    assert f"in another store: spotrun status --store {runs}" in spotrun.call("status")
+    elsewhere = f"in another store: spotrun status --store {runs}"
+    assert elsewhere in spotrun.call("status")
+    assert elsewhere in spotrun.call("status", "--store", str(tmp_path / "known")), "a store without runs is named"
+    assert "another store" not in spotrun.call("status", "--open", "--store", f"{runs}/"), "it is this one"
+    failed_run(tmp_path / "others", "5555555555")
+    assert elsewhere in spotrun.call("status", "--open", "--store", str(tmp_path / "others"))
     assert "no run 'theirs'" in spotrun.call("events", "theirs", code=3), "it is not known here"
     assert "no run 'demo'" in spotrun.call("events", "demo", "--store", str(tmp_path), code=3), "another store is named"
     folder.rename(tmp_path / "moved")
