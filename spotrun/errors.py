@@ -3,7 +3,8 @@ Defines every failure that a user of spotrun can meet, with its exit code.
 
     SpotrunError                 1   the base of all below
     ├── SpecInvalid              2   the YAML or a flag is wrong; nothing was started
-    │   └── SeveralInvalid           several of the errors here, found at once
+    │   ├── SeveralInvalid           several of the errors here, found at once
+    │   └── ProbableMistake          only the cloud can say whether it is wrong: listed only along with other errors
     ├── RunNotFound              3   no run of that id, name or address
     ├── RunEnded                 4   the run failed, or was stopped, before it was complete
     ├── StoreError               5   the object store cannot be used
@@ -131,6 +132,10 @@ class SeveralInvalid(SpecInvalid):
 
     def problems_found(self) -> list[dict[str, object]]:
         return [problem for error in self.errors for problem in error.problems_found()]
+
+
+class ProbableMistake(SpecInvalid):
+    """A value of a job that is probably wrong. Alone it is no reason to refuse the job: only the cloud can tell."""
 
 
 class Unsound(Exception):

@@ -75,13 +75,11 @@ def validate(
 
 
 def _say_what_was_not_asked(spec: RunSpec) -> None:
-    from spotrun.market.accelerators import meant_by
     from spotrun.runs.asking import say
-    from spotrun.spec.values import Accelerators
+    from spotrun.runs.offline_checks import misspelled_kinds
 
-    for asked in spec.resources.kinds:
-        if isinstance(asked, Accelerators) and (meant := meant_by(asked.name)) is not None:
-            say(f"note: spotrun knows no accelerator {asked.name}: did you mean {meant}:{asked.count}?")
+    for mistake in misspelled_kinds(spec):
+        say(f"note: {mistake.message}: {mistake.hint}")
     cloud = spec.resources.cloud
     say(f"note: {cloud} was not asked whether it has these resources; `spotrun launch --dry-run` asks the cloud")
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from spotrun.errors import Mistakes
+from spotrun.errors import Mistakes, ProbableMistake, SeveralInvalid
+from spotrun.market.accelerators import meant_by
 from spotrun.notify.sinks import require_sinks
 from spotrun.runs.first_look import not_offered
 from spotrun.runs.job_checks import check_script, check_variables, left_behind, open_runs, require_framework
 from spotrun.runs.pinning import with_baseline_price
+from spotrun.spec.kinds import ANY_OF, AnyOf
 from spotrun.spec.model import RunSpec
+from spotrun.spec.values import Accelerators
 
 
 def check_job_offline(spec: RunSpec) -> None:
@@ -19,8 +22,10 @@ def check_job_offline(spec: RunSpec) -> None:
 
     Raises:
         SpotrunError: a check failed; SeveralInvalid if several did.
+        ProbableMistake: spotrun does not know an accelerator of the job, and knows one with a similar name.
     """
-    _check_all(spec, _check_script, left_behind, _check_store, check_variables, _check_baseline, _check_offer)
+    checks = _check_script, left_behind, _check_store, check_variables, _check_baseline, _check_offer, check_kinds
+    _check_all(spec, *checks)
 
 
 def check_launch_offline(spec: RunSpec) -> None:
@@ -59,6 +64,30 @@ def _check_baseline(spec: RunSpec) -> None:
 def _check_offer(spec: RunSpec) -> None:
     if spec.cloud.simulated and (mistake := not_offered(spec)) is not None:
         raise mistake
+
+
+def misspelled_kinds(spec: RunSpec) -> Iterator[ProbableMistake]:
+    """
+    Yield an error for each accelerator of the job that spotrun does not know, but whose name is similar to a known one.
+    The cloud may have it nevertheless, because spotrun's table has only some accelerators.
+    """
+    key = ("resources", "accelerators")
+    for index, kind in enumerate(spec.resources.kinds):
+        if isinstance(kind, Accelerators) and (meant := meant_by(kind.name)) is not None:
+            at = (*key, ANY_OF, index) if isinstance(spec.resources.accelerators, AnyOf) else key
+            what = f"spotrun knows no accelerator {kind.name}"
+            yield ProbableMistake(what, hint=f"did you mean {meant}:{kind.count}?", key=at)
+
+
+def check_kinds(spec: RunSpec) -> None:
+    """
+    Check the names of the job's accelerators, unless the job is for a simulated cloud, whose accelerators are known.
+
+    Raises:
+        SeveralInvalid: it holds a ProbableMistake for each name that is probably misspelled.
+    """
+    if not spec.cloud.simulated and (found := [*misspelled_kinds(spec)]):
+        raise SeveralInvalid(found)
 
 
 def _check_framework(spec: RunSpec) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from spotrun.address import DEFAULT_STORE, mistyped
-from spotrun.errors import Mistakes, SeveralInvalid, SpecInvalid, SpotrunError, Unsound, found
+from spotrun.errors import Mistakes, ProbableMistake, SeveralInvalid, SpecInvalid, SpotrunError, Unsound, found
 from spotrun.spec.clouds import BUILT_IN, find_cloud
 from spotrun.spec.kinds import ANY_OF, entries_of
 from spotrun.spec.leaks import plain_secrets
@@ -119,7 +119,8 @@ def load_spec(
     given. These values are checked like those of the file, but a problem names the flag (`--max-price`, `--spot`,
     `--env LR`). `default_store` is the default of `checkpoint.uri`. If `arguments` are not empty, they replace the
     arguments of the script. `check` is called with the job to raise further errors, which are listed with the job's
-    problems. If it reads a value that has a problem, `Unsound` ends it.
+    problems. If it reads a value that has a problem, `Unsound` ends it. A ProbableMistake is listed only along with
+    other errors.
 
     Raises:
         SpecFileInvalid: lists every problem with its key, line and suggestion; nothing was started.
@@ -134,7 +135,7 @@ def load_spec(
     if check is not None:
         with mistakes:
             check(draft.sound)
-    if mistakes.errors:
+    if not all(isinstance(error, ProbableMistake) for error in mistakes.errors):
         raise draft.located(mistakes.errors)
     return draft.sound
 

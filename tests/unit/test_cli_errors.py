@@ -521,6 +521,23 @@ def test_misspelled_accelerator_is_noted_without_a_call_to_a_cloud(
     assert (note in " ".join(said.err.split())) is bool(meant), said.err
 
 
+@pytest.mark.parametrize("verb", [("validate", "far.yaml"), ("launch", "far.yaml", "--dry-run")])
+@pytest.mark.parametrize(
+    ("mistake", "at"),
+    [("nmae: x", "nmae"), ("budget: {max_usd: -3}", "budget.max_usd"), ("secrets: {A: 'env:NOT_SET'}", "secrets.A")],
+)
+def test_misspelled_accelerator_is_listed_with_the_other_mistakes(
+    runs: Path, spotrun: Spotrun, verb: tuple[str, ...], mistake: str, at: str
+) -> None:
+    job = "run: make\ncheckpoint: {uri: 's3://bucket/runs'}\nresources: {cloud: aws, accelerators: A1000:1}\n"
+    Path("far.yaml").write_text(f"{job}{mistake}\n")
+    said = spotrun(*verb)
+    assert said.code == 2
+    told = " ".join(said.err.split())
+    assert "far.yaml:3: resources.accelerators: spotrun knows no accelerator A1000; did you mean A100:1?" in told
+    assert f"far.yaml:4: {at}: " in told
+
+
 def test_a_limit_below_all_prices_is_a_mistake_of_the_job_and_the_fix_is_a_value(runs: Path, spotrun: Spotrun) -> None:
     job = "run: make\nresources: {cloud: local, accelerators: V100:1, spot_policy: on-demand}\n"
     Path("job.yaml").write_text(job)
