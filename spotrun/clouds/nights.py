@@ -88,6 +88,11 @@ class Nights(Protocol):
     right.
     """
 
+    name_max: int
+    """Maximum length of a night's name, in characters."""
+    name_limit: str
+    """The reason for `name_max`, as a clause of an error message."""
+
     def build(self) -> Function:
         """
         Build the runner from the packages that are installed here.
@@ -101,7 +106,7 @@ class Nights(Protocol):
         Check that a night of this name can be installed. Nothing is written.
 
         Raises:
-            SpecInvalid: the name is too long, or a night in another store already uses the name in this region.
+            SpecInvalid: a night in another store already uses the name in this region.
         """
 
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:

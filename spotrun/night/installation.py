@@ -19,10 +19,12 @@ from spotrun.notify.sinks import require_https
 from spotrun.report.tables import dollars
 from spotrun.runs.asking import say
 from spotrun.runs.job_checks import check_script, left_behind
+from spotrun.runs.offline_checks import check_kinds
 from spotrun.runs.open_run import OpenRun, default_store
 from spotrun.runs.prepared import prepare_later
 from spotrun.spec.file import load_spec, placed
 from spotrun.spec.model import RunSpec
+from spotrun.units import shown
 from spotrun.version import __version__
 
 
@@ -46,8 +48,9 @@ class Installation:
                 self._check_webhooks(spec)
             with mistakes:
                 self._nights.require(spec.name, spec.checkpoint.uri)
+            with mistakes:
+                prepared = prepare_later(spec, self._cloud)
             mistakes.refuse()
-            prepared = prepare_later(spec, self._cloud)
         self._spec = prepared.spec
         self._record = NightRecord(spec.checkpoint.uri, spec.name)
         self._before = self._nights.pinned(spec.name)
@@ -73,10 +76,22 @@ class Installation:
         with mistakes:
             left_behind(spec)
         with mistakes:
+            check_kinds(spec)
+        with mistakes:
             self._cloud = cloud_of(spec)
             self._region = next(iter(self._cloud.regions(spec, RentalFlags())), "")
             self._nights = self._cloud.nights(self._region, spec)
+            self._check_name(spec.name)
         mistakes.refuse()
+
+    def _check_name(self, name: str) -> None:
+        nights = self._nights
+        if len(name) > nights.name_max:
+            raise SpecInvalid(
+                f"{shown(name)} is too long for a night: {nights.name_limit}",
+                hint=f"use --name to give a name of at most {nights.name_max} characters",
+                key=("name",),
+            )
 
     def _check_webhooks(self, spec: RunSpec) -> None:
         places, mistakes = spec.webhook_references, Mistakes()

@@ -517,9 +517,7 @@ def test_service_that_does_not_start_is_reported_with_the_reason(
     assert project.called.jobs == {}
 
 
-def test_name_too_long_for_a_service_is_refused_before_any_call(world: GcpNightWorld, google: PlainGoogle) -> None:
-    with pytest.raises(SpecInvalid, match="too long for a night"):
-        GcpNights(REGION, google.clock).require("a" * 36, STORE)
+def test_function_for_other_processors_is_refused_before_any_call(world: GcpNightWorld, google: PlainGoogle) -> None:
     with pytest.raises(SpecInvalid, match="are built for aarch64"):
         GcpNights(REGION, google.clock).install(world.pin, STORE, Function(b"", "python3.12", "aarch64"), print)
 

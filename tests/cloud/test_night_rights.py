@@ -19,7 +19,7 @@ from spotrun.clouds.aws.night_alarm import INSTANCES_MAX, pattern
 from spotrun.clouds.aws.nights import AwsNights, expression, expression_again
 from spotrun.clouds.night_archives import NightArchives
 from spotrun.clouds.nights import Function
-from spotrun.errors import AccessDenied, CloudError, SpecInvalid
+from spotrun.errors import AccessDenied, CloudError
 from spotrun.folder.night import Night, pin_for
 from spotrun.folder.night_record import NightRecord
 from spotrun.store import s3
@@ -281,11 +281,6 @@ def test_failed_function_is_reported_with_its_output(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(CloudError, match=r"failed: StoreError: AccessDenied\n  try: aws logs"):
         nights_with(monkeypatch, invoke=invoke).begin("resnet50", datetime(2026, 11, 27, tzinfo=UTC))
-
-
-def test_a_name_that_is_too_long_for_a_role_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SpecInvalid, match="is too long for a night"):
-        nights_with(monkeypatch).require("n" * 49, "s3://bucket/runs")
 
 
 @pytest.mark.parametrize(

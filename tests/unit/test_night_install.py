@@ -11,9 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.clouds import registry
-from spotrun.errors import RunNotFound
+from spotrun.clouds.aws.nights import AwsNights
+from spotrun.errors import RunNotFound, SpecInvalid
 from spotrun.folder.night import VARIABLE, Night, Pin, pin_for, pinned
 from spotrun.folder.night_record import BegunNight, NightRecord, NumberedNight, names
+from spotrun.night import installation
 from spotrun.night import rows as night_rows
 from spotrun.spec.model import RunSpec
 from tests.support.called_spotrun import Spotrun, spotrun  # noqa: F401
@@ -60,6 +62,8 @@ def job(tmp_path: Path) -> Path:
         ),
         ("notify: [{command: mail me}]\n", (*AT, *GOOGLE), "job.yaml:5: notify[0].command: a night does not"),
         ("aws: {advisor: ./spot-advisor-data.json}\n", AT, "is a file on this machine"),
+        ("", (*AT, "--name", "n" * 49), "--name: " + "n" * 49 + " is too long for a night: its IAM role's name"),
+        ("", (*AT, *GOOGLE, "--name", "n" * 36), " is too long for a night: its service name, spotrun-night-…"),
     ],
 )
 def test_job_that_cannot_be_a_night_is_refused_with_one_error(
@@ -98,6 +102,31 @@ def test_all_mistakes_of_a_night_are_told_at_once(job: Path, spotrun: Spotrun) -
     assert "jib.yaml: no such file; did you mean " in said.err
     assert "--at '25:00' is not a time" in said.err
     assert "'mon-fry' is not a day" in said.err
+
+
+def test_mistakes_that_only_the_cloud_can_tell_are_listed_together(
+    job: Path,
+    spotrun: Spotrun,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SpecInvalid("us-east-1 already has a night resnet50", hint="give this one another --name")
+
+    def prepare(*_: object) -> None:
+        raise SpecInvalid("no suitable offering is within max_price", hint="1", key=("resources", "max_price"))
+
+    def addresses(*_: object) -> dict[str, str]:
+        return {"HOOK": "http://plain"}
+
+    monkeypatch.setattr(AwsNights, "require", refuse)
+    monkeypatch.setattr(AwsNights, "addresses", addresses)
+    monkeypatch.setattr(installation, "prepare_later", prepare)
+    job.write_text(job.read_text() + "notify: [{webhook: $HOOK}]\nsecrets: [HOOK]\n")
+    said = spotrun("night", "install", job, *AT, "--region", "us-east-1", "-y")
+    assert said.code == 2
+    assert "error: 3 problems in " in said.err
+    for part in ("already has a night resnet50", "is within max_price", "HOOK"):
+        assert part in said.err
 
 
 def test_a_store_without_nights_says_so(tmp_path: Path, spotrun: Spotrun) -> None:  # noqa: F811

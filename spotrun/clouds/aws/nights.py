@@ -37,10 +37,7 @@ from spotrun.folder.night import AGAIN, Night, Pin, pinned
 from spotrun.folder.night_record import NightRecord, names
 from spotrun.secrets.parameter_store import BATCH, read_at_once
 from spotrun.secrets.reference import Reference, put_command
-from spotrun.units import shown
 
-NAME_MAX = 48
-"""Maximum length of a night's name, in characters. A role's name has at most 64, including `spotrun-night-`."""
 MACHINES = ("x86_64",)
 FUNCTION_S = 300.0
 """The function's timeout in seconds, as in night.yaml."""
@@ -90,6 +87,9 @@ def _function_trouble(function: Mapping[str, Any] | None, name: str, parameters:
 class AwsNights:
     """Installs, describes and removes the nights in one region of AWS."""
 
+    name_max = 48  # a role's name has at most 64 characters, including `spotrun-night-`
+    name_limit = f"its IAM role's name, {name_of('…')}, would exceed AWS's limit"
+
     def __init__(self, region: Region, clock: Clock | None = None) -> None:
         self._region = region
         self._clock = clock or system_clock()
@@ -98,11 +98,6 @@ class AwsNights:
         return function_of_this_installation()
 
     def require(self, name: str, store: str) -> None:
-        if len(name) > NAME_MAX:
-            raise SpecInvalid(
-                f"{shown(name)} is too long for a night: its IAM role's name, {name_of('…')}, would exceed AWS's limit",
-                hint=f"use --name to give a name of at most {NAME_MAX} characters",
-            )
         found = self._stack(name).described()
         if found is not None and not _is_of(found, store):
             other = parameters_of(found)["Store"]

@@ -65,10 +65,7 @@ from spotrun.folder.night import DAYS, VARIABLE, Night, Pin, pinned
 from spotrun.folder.night_record import NightRecord, names
 from spotrun.secrets.reference import SECRETS, Reference, add_command
 from spotrun.secrets.secret_manager import read_at_once
-from spotrun.units import shown
 
-NAME_MAX = 35
-"""Maximum length of a night's name, in characters. A service's name has fewer than 50, including `spotrun-night-`."""
 BEGIN, AGAIN = "begin", "again"
 RUNNER, CLOCK = "night", "clock"
 """
@@ -114,6 +111,9 @@ class GcpNights:
     If it is None, the login determines the project.
     """
 
+    name_max = 35  # a service's name has fewer than 50 characters, including `spotrun-night-`
+    name_limit = f"its service name, {name_of('…')}, would exceed Google's limit"
+
     def __init__(self, region: str, clock: Clock, named: str | None = None) -> None:
         self._region = region
         self._clock = clock
@@ -124,11 +124,6 @@ class GcpNights:
         return archive_for(CLOUD_RUN)
 
     def require(self, name: str, store: str) -> None:
-        if len(name) > NAME_MAX:
-            raise SpecInvalid(
-                f"{shown(name)} is too long for a night: its service name, {name_of('…')}, would exceed Google's limit",
-                hint=f"use --name to give a name of at most {NAME_MAX} characters",
-            )
         there = Call(SCHEDULER, "GET", f"v1/projects/{self._project}/locations")
         with self._explained():
             known = self._google.items("list the regions of Cloud Scheduler", there, "locations")
