@@ -12,6 +12,7 @@ from spotrun.cli.plain_help import ARGUMENTS
 from spotrun.errors import SpecInvalid
 
 if TYPE_CHECKING:
+    from spotrun.clouds.cloud import Cloud
     from spotrun.spec.template import Rented
 
 
@@ -113,7 +114,6 @@ def _rented(cloud: str | None, store: str | None, instance_type: str | None, reg
     Raises:
         SpecInvalid: the cloud keeps no runs in buckets, or no bucket was named or found.
     """
-    from spotrun.clouds.cloud import RentalFlags
     from spotrun.clouds.registry import cloud_named
     from spotrun.spec.template import Rented
 
@@ -128,11 +128,33 @@ def _rented(cloud: str | None, store: str | None, instance_type: str | None, reg
         return None
     if not named.example_kind:
         raise SpecInvalid(f"init writes no job for {cloud}", hint="leave out --cloud, and edit the file")
-    found = store or named.usual_store(None, RentalFlags(() if region is None else (region,)))
+    place, kind = region or named.usual_region(), ("accelerators", named.example_kind)
+    if store is None:
+        store, place = _usual_store(named, region, place)
+    return Rented(cloud, store, *(kind if instance_type is None else ("instance_type", instance_type)), place)
+
+
+def _usual_store(cloud: Cloud, region: str | None, place: str | None) -> tuple[str, str | None]:
+    """
+    Return the store that infra/ made, and the region to rent in. This is `region` if the user named it. Otherwise it is
+    `place`, or the bucket's region if the bucket is elsewhere, because a run with a budget begins in that region.
+
+    Raises:
+        SpecInvalid: there is no such store, its bucket is not in the region that the user named, or the cloud does not
+            have this region.
+    """
+    from spotrun.clouds.cloud import RentalFlags
+
+    wish = RentalFlags(() if region is None else (region,))
+    cloud.require_regions(wish.regions)
+    found = cloud.usual_store(None, wish)
+    makes = f"infra/{cloud.name}/README.md makes one"
     if found is None:
-        at = region or named.usual_region()
-        where = f"your {cloud} account" if at is None else f"your {cloud} account for {at}"
-        hint = f"name the bucket of another region by --store; infra/{cloud}/README.md makes one"
+        where = f"your {cloud.name} account" + ("" if place is None else f" for {place}")
+        hint = f"{makes}; or name another region by --region, or your bucket by --store"
         raise SpecInvalid(f"there is no bucket of spotrun's in {where}", hint=hint)
-    wanted = ("accelerators", named.example_kind) if instance_type is None else ("instance_type", instance_type)
-    return Rented(cloud, found, *wanted, region or named.usual_region())
+    near = found.region in ("", *map(str.lower, cloud.regions(None, wish)))
+    if region is not None and not near:
+        what = f"spotrun's bucket in your {cloud.name} account is in {found.region}, not in {region}: {found.uri}"
+        raise SpecInvalid(what, hint=f"--region {found.region}; or name a bucket in {region} by --store: {makes}")
+    return found.uri, place if near else found.region

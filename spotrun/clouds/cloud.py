@@ -80,6 +80,13 @@ class RentalFlags(NamedTuple):
         return resources.model_copy(update={name: value for name, value in changes.items() if value is not None})
 
 
+class UsualStore(NamedTuple):
+    """The store that the files in infra/ make. `region` is its bucket's only region; "" if it has several."""
+
+    uri: str
+    region: str
+
+
 class Shell(NamedTuple):
     """
     A command that opens a shell, and the folder to run it in. `needs` maps each program that the command uses to advice
@@ -305,7 +312,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         named = wish.regions or (() if spec is None else (spec.resources.region,))
         return tuple(region for region in named if region is not None)
 
-    def usual_store(self, spec: RunSpec | None, wish: RentalFlags) -> str | None:
+    def usual_store(self, spec: RunSpec | None, wish: RentalFlags) -> UsualStore | None:
         """
         Return the store that the files in infra/ make by default in the user's account. Return None if the account has
         no such store, or if the cloud has no bucket of its own.

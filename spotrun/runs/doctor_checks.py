@@ -66,7 +66,7 @@ def _on(cloud: Cloud, spec: RunSpec | None, wish: RentalFlags, uri: str) -> Iter
     if spec is None and not isinstance(address.parse(uri), address.BucketAddress):
         with suppress(CloudError):  # the first of the checks says what is wrong with the login
             usual = cloud.usual_store(spec, wish)
-    uri = usual or uri
+    uri = uri if usual is None else usual.uri
     verdicts = set()
     for finding in cloud.findings(spec, wish._replace(store=uri)):
         verdicts.add(finding.verdict)
@@ -76,7 +76,7 @@ def _on(cloud: Cloud, spec: RunSpec | None, wish: RentalFlags, uri: str) -> Iter
     region = next(iter(cloud.regions(spec, wish)), None)
     yield from findings_of("store", lambda: _store(cloud.reachable(uri), region))
     if usual is not None:
-        told = f"{usual} is the bucket that infra/{cloud.name} made"
+        told = f"{usual.uri} is the bucket that infra/{cloud.name} made"
         yield ok("usual store", f"{told}; `spotrun init SCRIPT.py --cloud {cloud.name}` writes a job with it")
 
 

@@ -67,6 +67,24 @@ def test_init_writes_a_job_with_the_bucket_of_the_project(project: GcpAccount, c
     assert f"usual store: {USUAL_GS} is the bucket that infra/gcp made" in called("doctor", "gcp").out
 
 
+def test_init_writes_no_job_whose_bucket_is_in_another_region(project: GcpAccount, called: Spotrun) -> None:
+    """A launch refuses the budget of such a job, because it does not know the price of its checkpoints' traffic."""
+    project.iam.bucket_name = f"spotrun-{PROJECT}"
+    project.iam.bucket["location"] = "EUROPE-WEST4"
+    words = ("init", "train.py", "--cloud", "gcp")
+    refused = called.call(*words, "--region", "us-central1", code=SpecInvalid.exit_code)
+    assert f"spotrun's bucket in your gcp account is in europe-west4, not in us-central1: {USUAL_GS}" in refused
+    assert "try: --region europe-west4; or name a bucket in us-central1 by --store: infra/gcp/README.md" in refused
+    assert "did you mean us-central1?" in called.call(*words, "--region", "us-centarl1", code=SpecInvalid.exit_code)
+    called.call(*words)
+    assert load_spec(Path("train.yaml")).resources.region == "europe-west4"
+    called.call(*words, "--region", "europe-west4", "--force")
+    assert load_spec(Path("train.yaml")).resources.region == "europe-west4"
+    project.iam.bucket |= {"location": "EU", "locationType": "multi-region"}
+    called.call(*words, "--region", "europe-west1", "--force")
+    assert load_spec(Path("train.yaml")).resources.region == "europe-west1"
+
+
 def test_a_store_that_is_named_is_written_without_a_call(called: Spotrun) -> None:
     called.call("init", "train.py", "--cloud", "aws", "--store", "s3://my-bucket/runs")
     assert load_spec(Path("train.yaml")).checkpoint.uri == "s3://my-bucket/runs"

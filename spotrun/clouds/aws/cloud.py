@@ -23,6 +23,7 @@ from spotrun.clouds.cloud import (
     Forward,
     RentalFlags,
     Shell,
+    UsualStore,
     never_rented_kinds,
     secrets_elsewhere,
     secrets_of,
@@ -290,7 +291,7 @@ class Aws(Cloud):
     def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
         return config_of(wish.over(spec, Aws.name, like=Aws.example_kind), _around(spec, wish)).regions
 
-    def usual_store(self, spec: RunSpec | None, wish: RentalFlags) -> str | None:
+    def usual_store(self, spec: RunSpec | None, wish: RentalFlags) -> UsualStore | None:
         with _sdk():
             from spotrun.clouds.aws.calls import Region
             from spotrun.clouds.aws.usual_store import usual_store

@@ -10,12 +10,13 @@ from botocore.exceptions import ClientError
 
 from spotrun.clouds.aws.account_checks import account_number
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.cloud import UsualStore
 
 _NOT_OURS = (301, 403, 404)
 """The answers for a bucket of another region, for one of another account, and for one that does not exist."""
 
 
-def usual_store(regions: Sequence[Region]) -> str | None:
+def usual_store(regions: Sequence[Region]) -> UsualStore | None:
     """
     Return the store in the first of `regions` in which the template made a bucket; None if there is none. A bucket of
     this name that belongs to another account is not returned, because bucket names are global: ExpectedBucketOwner in
@@ -29,7 +30,7 @@ def usual_store(regions: Sequence[Region]) -> str | None:
         bucket = f"spotrun-{account}-{region.name}"
         ask = partial(region.s3.list_objects_v2, Bucket=bucket, MaxKeys=1, ExpectedBucketOwner=account)
         if region.ask(f"look for the bucket {bucket}", partial(_is_there, ask)):
-            return f"s3://{bucket}/runs"
+            return UsualStore(f"s3://{bucket}/runs", region.name)
     return None
 
 

@@ -18,6 +18,7 @@ from spotrun.clouds.cloud import (
     Forward,
     RentalFlags,
     Shell,
+    UsualStore,
     never_rented_kinds,
     secrets_elsewhere,
     secrets_of,
@@ -209,7 +210,7 @@ class Gcp(Cloud):
     def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
         return config_of(wish.over(spec, Gcp.name, like=Gcp.example_kind), _around(spec, wish)).regions
 
-    def usual_store(self, spec: RunSpec | None, wish: RentalFlags) -> str | None:
+    def usual_store(self, spec: RunSpec | None, wish: RentalFlags) -> UsualStore | None:
         with _sdk():
             from spotrun.clouds.gcp.calls import Google
             from spotrun.clouds.gcp.usual_store import usual_store

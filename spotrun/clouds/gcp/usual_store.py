@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from spotrun.clouds.cloud import UsualStore
 from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.gcp.account_checks import bucket_facts, project_facts
 from spotrun.clouds.gcp.calls import Google
 from spotrun.errors import AccessDenied
 
 
-def usual_store(google: Google, project: str) -> str | None:
+def usual_store(google: Google, project: str) -> UsualStore | None:
     """
     Return the project's usual store; None if it does not exist. Names of buckets are global, so a bucket that belongs
     to another project is not returned. A bucket reports the number of its project, and that number begins the address
@@ -23,4 +24,7 @@ def usual_store(google: Google, project: str) -> str | None:
     except (NotThere, AccessDenied):
         return None
     number, _, _ = str(project_facts(google, project).get("defaultServiceAccount", "")).partition("-")
-    return f"gs://{bucket}/runs" if number and number == str(facts.get("projectNumber")) else None
+    if not number or number != str(facts.get("projectNumber")):
+        return None
+    has_one_region = facts.get("locationType", "region") == "region"
+    return UsualStore(f"gs://{bucket}/runs", str(facts.get("location", "")).lower() if has_one_region else "")
