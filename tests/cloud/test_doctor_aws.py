@@ -533,7 +533,13 @@ def remove_subnets(account: GuardedAccount, zones: Sequence[str]) -> None:
 # -- what the role of instances may do --------------------------------------------------------------------------------
 
 
+def make_bucket_of(account: GuardedAccount, store: str) -> None:
+    with account.as_administrator():
+        boto3.client("s3").create_bucket(Bucket=store.split("/")[2])
+
+
 def test_store_that_a_runs_role_may_use_is_fine(account: GuardedAccount) -> None:
+    make_bucket_of(account, f"s3://{BUCKET}/runs")
     found = examined(store=f"s3://{BUCKET}/runs/team")["store of instances"]
     assert (found.verdict, found.detail) == (
         Verdict.OK,
@@ -546,6 +552,7 @@ def test_store_that_a_runs_role_may_use_is_fine(account: GuardedAccount) -> None
 def test_store_that_only_the_caller_may_use_fails(account: GuardedAccount, store: str) -> None:
     """The policy of runs' roles covers one prefix of one bucket; three instances would be lost before a run gave up."""
     account.policies = None
+    make_bucket_of(account, store)
     clock = patient()
     found = failures(examined(clock=clock, store=store))
     assert set(found) == {"store of instances"}
@@ -557,6 +564,7 @@ def test_store_that_only_the_caller_may_use_fails(account: GuardedAccount, store
 
 
 def test_store_is_never_called_fine_if_the_role_cannot_be_examined(account: GuardedAccount) -> None:
+    make_bucket_of(account, f"s3://{BUCKET}/runs")
     account.policies = without_one("iam:SimulatePrincipalPolicy")
     found = examined(store=f"s3://{BUCKET}/runs")["store of instances"]
     assert found.verdict is Verdict.WARNED
@@ -567,9 +575,20 @@ def test_store_is_never_called_fine_if_the_role_cannot_be_examined(account: Guar
 def test_profile_of_all_runs_is_examined_too(account: GuardedAccount) -> None:
     """The role of another run, without this run's tags, may use neither folder."""
     account.policies = None
+    make_bucket_of(account, f"s3://{BUCKET}/runs")
     found = examined(instance_profile="spotrun-run-0123456789", store=f"s3://{BUCKET}/runs")["store of instances"]
     assert found.verdict is Verdict.FAILED
     assert found.hint == "allow these in a policy of the role in spotrun-run-0123456789"
+
+
+def test_bucket_that_is_not_there_is_the_first_thing_to_do(
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun
+) -> None:
+    account.policies = None  # S3 says only to a caller with rights that there is no bucket
+    told = called.call("doctor", "aws", job(sandbox, "s3://nobodys-runs/runs"), code=CloudError.exit_code)
+    assert "FAILED  bucket: there is no bucket s3://nobodys-runs\n" in told
+    assert "try: first, bucket: make it (infra/aws/README.md, or only: aws s3 mb s3://nobodys-runs --region" in told
+    assert "store of instances" not in told
 
 
 # -- quotas ----------------------------------------------------------------------------------------------------------

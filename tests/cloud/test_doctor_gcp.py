@@ -673,8 +673,13 @@ def test_setting_of_the_bucket_that_costs_or_refuses_is_named(
 
 def test_a_bucket_that_is_not_there_is_found(account: GcpAccount, clock: ManualClock) -> None:
     found = failures(examined(clock, store="gs://nobodys/runs"))
+    assert [*found] == ["bucket"]
     assert found["bucket"].detail == "there is no bucket gs://nobodys"
     assert "infra/gcp" in found["bucket"].hint
+    account.allowed.discard("compute.instances.create")
+    shared = examined(clock, store="gs://nobodys/runs", service_account=SHARED)
+    assert [*failures(shared)] == ["bucket", "project permissions", "service account"]
+    assert "store of instances" not in shared
 
 
 def test_regions_that_are_far_from_the_bucket_are_warned_of(account: GcpAccount, clock: ManualClock) -> None:

@@ -21,6 +21,11 @@ NO_INSTANCE = "i-00000000000000000"
 """A well-formed id that no instance has."""
 _ALLOWED = "DryRunOperation"
 """The error code with which EC2 reports that a dry run would have succeeded."""
+_NO_BUCKET, _BUCKET_KNOWN = 404, (301, 400, 403)
+"""
+The HTTP status of an answer about a bucket that does not exist, and those about a bucket that is in another region, or
+that the caller may not list.
+"""
 _NO_SUCH_QUOTA = "NoSuchResourceException"
 
 
@@ -109,6 +114,22 @@ def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
     found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
     return {str(row["Name"]): str(row["Type"]) for row in found}
+
+
+def has_bucket(region: Region, bucket: str) -> bool:
+    """Return False if S3 reports that there is no bucket of this name, in any region and any account."""
+
+    def once() -> bool:
+        try:
+            region.s3.head_bucket(Bucket=bucket)
+        except ClientError as error:
+            status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+            if status not in _BUCKET_KNOWN and status != _NO_BUCKET:
+                raise
+            return bool(status != _NO_BUCKET)
+        return True
+
+    return region.ask(f"look for the bucket {bucket}", once)
 
 
 def require_profile(region: Region, name: str) -> None:

@@ -9,9 +9,9 @@ and it stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 
 from msgspec.structs import replace
 
@@ -101,6 +101,7 @@ class AwsDoctor:
     def _steps(self) -> Iterator[Step]:
         region, uses_spot = self._region, self._wanted.spot_policy != "on-demand"
         yield Step("identity", self._identity, is_vital=True)
+        yield Step("bucket", self._require_bucket)
         yield Step("image", self._image)
         yield Step("network", self._network)
         yield Step("launch template", self._launch_template)
@@ -144,6 +145,18 @@ class AwsDoctor:
     def _machine_time(self) -> datetime:
         """The time on this machine's clock. The run's clock differs from it, because AWS's answers correct it."""
         return self._clock.now() + self._clock.ahead
+
+    def _require_bucket(self) -> Iterable[Finding]:
+        if not self._has_bucket:
+            assert self._store is not None
+            make = f"aws s3 mb s3://{self._store.bucket} --region {self._region.name}"
+            hint = f"make it (infra/aws/README.md, or only: {make}), or use --store with an existing bucket"
+            raise CloudError(f"there is no bucket s3://{self._store.bucket}", hint=hint)
+        return ()
+
+    @cached_property
+    def _has_bucket(self) -> bool:
+        return self._store is None or account_checks.has_bucket(self._region, self._store.bucket)
 
     # -- image, network and prices -------------------------------------------------------------------------------
 
@@ -234,7 +247,7 @@ class AwsDoctor:
         yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
 
     def _may_use_store(self, uid: str, patience: timedelta) -> Iterator[Finding]:
-        if self._store is not None:
+        if self._store is not None and self._has_bucket:
             check = partial(self._store_of_instances, self._store, uid, patience)
             yield from findings_of(role_rights.NAME, check, _STORE_DENIED, role_rights.UNSIMULATED)
 

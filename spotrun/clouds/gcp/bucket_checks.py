@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.gcp import account_checks
 from spotrun.clouds.gcp.calls import Google
 from spotrun.doctor.finding import Finding, failed, ok, warned
-from spotrun.errors import CloudError
+from spotrun.errors import AccessDenied, CloudError
 from spotrun.units import count_of
 
 _LEAST_DAYS = {"NEARLINE": 30, "COLDLINE": 90, "ARCHIVE": 365}
@@ -18,12 +19,19 @@ _LEAST_DAYS = {"NEARLINE": 30, "COLDLINE": 90, "ARCHIVE": 365}
 _MAKE = "use --store with an existing bucket (infra/gcp/README.md makes one)"
 
 
-def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_accounts: bool) -> Iterator[Finding]:
-    """Check a bucket. Raise CloudError if it does not exist, or if the caller is not allowed to read its settings."""
+def require_bucket(google: Google, bucket: str) -> Iterable[Finding]:
+    """Raise CloudError if the bucket does not exist. Its settings may be unreadable: `bucket_findings` reports that."""
     try:
-        facts = account_checks.bucket_facts(google, bucket)
+        with suppress(AccessDenied):
+            account_checks.bucket_facts(google, bucket)
     except NotThere as error:
         raise CloudError(f"there is no bucket gs://{bucket}", hint=_MAKE) from error
+    return ()
+
+
+def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_accounts: bool) -> Iterator[Finding]:
+    """Check a bucket's settings. Raise CloudError if the caller is not allowed to read them."""
+    facts = account_checks.bucket_facts(google, bucket)
     yield from _payer(facts, bucket)
     yield from _filter(facts, bucket)
     yield from _key(facts, bucket)

@@ -19,7 +19,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.clock_skew import clock_finding
 from spotrun.clouds.error_kinds import BadImage, BadSurroundings
 from spotrun.clouds.gcp import account_checks, reservation_checks
-from spotrun.clouds.gcp.bucket_checks import bucket_findings
+from spotrun.clouds.gcp.bucket_checks import bucket_findings, require_bucket
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.capacity_checks import Capacity
 from spotrun.clouds.gcp.catalog import Catalog
@@ -102,13 +102,18 @@ class GcpDoctor:
             if (reserved := self._config.reservation) is not None and self._wanted.spot_policy != "spot":
                 places = partial(self._reservation, reserved)
                 yield Step(reservation_checks.NAME, places, reservation_checks.UNREAD, needs=("capacity",))
+        if self._bucket is not None:
+            yield Step("bucket", partial(require_bucket, google, self._bucket))
         yield Step(PROJECT, partial(right_findings, google, self._project, own), UNTOLD_RIGHTS)
         if self._bucket is not None:
-            yield Step(BUCKET, partial(bucket_right_findings, google, self._bucket, own))
+            yield Step(BUCKET, partial(bucket_right_findings, google, self._bucket, own), needs=("bucket",))
         yield Step("secrets", partial(secret_findings, google, self._project, self._secrets))
-        yield Step("bucket", self._bucket_facts)
-        if self._config.service_account is not None:
-            yield Step(ACCOUNT, partial(self._shared_account, self._config.service_account))
+        yield Step("bucket", self._bucket_facts, needs=("bucket",))
+        if (email := self._config.service_account) is not None:
+            yield Step(ACCOUNT, partial(self._shared_account, email))
+            if self._bucket is not None:
+                check = partial(shared_account_findings, google, self._bucket, email)
+                yield Step(STORE, check, UNREAD_POLICY, needs=("bucket", ACCOUNT))
         elif self._bucket is not None and self._store_uri is not None:
             trial = partial(self._own_account, self._store_uri.rstrip("/"))
             yield Step(ACCOUNT, trial, needs=(PROJECT, BUCKET), otherwise=_no_account_tried)
@@ -281,9 +286,6 @@ class GcpDoctor:
             yield failed(ACCOUNT, AccessDenied(what, hint=hint))
             return
         yield ok(ACCOUNT, f"{email} serves all runs, so runs are not isolated from one another")
-        if self._bucket is not None:
-            check = partial(shared_account_findings, self._google, self._bucket, email)
-            yield from findings_of(STORE, check, UNREAD_POLICY)
 
 
 def _no_account_tried() -> Iterable[Finding]:
