@@ -179,13 +179,14 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
         return
 
-    def require_identity(self, spec: RunSpec) -> None:
+    def require_named(self, spec: RunSpec) -> None:
         """
-        If the job names an identity that all runs share, check that it exists. This method creates no identity.
+        Check that the resources of the account that the job names exist, such as a machine image, or an identity that
+        all runs share. Nothing is created.
 
         Raises:
-            CloudError: no identity has this name.
-            AccessDenied, CloudUnavailable: the check could not find out whether the identity exists.
+            CloudError: a resource does not exist; SeveralInvalid if several do not.
+            AccessDenied, CloudUnavailable: the check could not find out whether a resource exists.
         """
         return
 

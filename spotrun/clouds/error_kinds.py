@@ -84,6 +84,16 @@ def by_code(*rows: tuple[type[CloudError], str | None, *tuple[str, ...]]) -> dic
 
 
 @contextmanager
+def of_key(kind: type[CloudError], *key: str) -> Iterator[None]:
+    """Add the job's key to an error of this kind that the `with` block raises, because the key names a bad resource."""
+    try:
+        yield
+    except kind as error:
+        error.key = key
+        raise
+
+
+@contextmanager
 def translated(meaning_of: Callable[[str, Exception], CloudError], action: str) -> Iterator[None]:
     """
     Translate errors that an SDK raises in the `with` block into CloudDriver's errors. Each message names the failed

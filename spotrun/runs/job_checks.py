@@ -6,12 +6,14 @@ environment variables that it needs on this machine.
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import platform
 import re
 import shlex
 import sys
 import warnings
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +23,7 @@ from spotrun.doctor.machine import LIGHTNINGS, is_installed
 from spotrun.errors import (
     AccessDenied,
     CloudUnavailable,
+    Mistakes,
     NotInstalled,
     SpecInvalid,
     StoreError,
@@ -58,25 +61,36 @@ class CheckedJob(NamedTuple):
 
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
-    Check what a launch of the job needs: its script, its work folder, its bucket, and the identity with which its
-    instances log in to the cloud. What it needs on this machine is checked by `check_machine`. The checks change
-    nothing.
+    Check what a launch of the job needs: its script, its work folder, its bucket, and the resources of the cloud that
+    it names. What it needs on this machine is checked by `check_machine`. The checks change nothing.
 
     A note names the files of the work folder that are not uploaded: all of them with `all_left_behind`, otherwise only
     the first ones.
 
     Raises:
-        SpecInvalid, StoreError, CloudError: something is missing; or the bucket or the identity that the job names does
-            not exist, or this user is not allowed to use it.
+        SpecInvalid, StoreError, CloudError: something is missing; or the bucket or a resource that the job names does
+            not exist, or this user is not allowed to use it. SeveralInvalid if there are several errors.
     """
-    unread = check_script(spec, here=spec.cloud.here)
-    notes, runs = [unread, left_behind(spec, all_of_them=all_left_behind)], None
-    try:
+    mistakes, notes, runs = Mistakes(), list[str | None](), None
+    with mistakes:
+        notes.append(check_script(spec, here=spec.cloud.here))
+    with mistakes:
+        notes.append(left_behind(spec, all_of_them=all_left_behind))
+    with mistakes, _noted(notes):
         runs = open_runs(spec)
-        cloud.require_identity(spec)
+    with mistakes, _noted(notes):
+        cloud.require_named(spec)
+    mistakes.refuse()
+    return CheckedJob([each for each in notes if each is not None], runs)
+
+
+@contextlib.contextmanager
+def _noted(notes: list[str | None]) -> Iterator[None]:
+    """Add a note that the check in the block was not possible, if the store or the cloud does not answer it."""
+    try:
+        yield
     except (StoreUnavailable, CloudUnavailable, AccessDenied) as error:
         notes.append(f"not checked: {error.one_line}")
-    return CheckedJob([each for each in notes if each is not None], runs)
 
 
 def check_machine(spec: RunSpec) -> None:

@@ -165,9 +165,9 @@ def prepare_later(
     """
     mistakes, stored, checked = Mistakes(), spec, CheckedJob([], None)
     with mistakes:
-        stored = with_baseline_price(spec)
+        checked = check_job(spec, cloud, all_left_behind=all_left_behind)
     with mistakes:
-        checked = check_job(stored, cloud, all_left_behind=all_left_behind)
+        stored = with_baseline_price(spec)
     with mistakes:
         market = look_at_market(stored, cloud, checked.runs, world=world)
         chosen = market.first_choice()

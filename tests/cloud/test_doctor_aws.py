@@ -785,6 +785,19 @@ def test_a_dry_run_finds_a_bucket_and_a_profile_that_are_not_there(
     assert "examined.yaml:5: aws.instance_profile: there is no instance profile spotrun-run-nobodys" in told
 
 
+def test_a_dry_run_lists_all_resources_that_are_not_there(
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun
+) -> None:
+    named = job(sandbox, "s3://nobody-has-made-this/runs")
+    bad = "instance_profile: nobodys, launch_template: nobodys, image_id: ami-00000000000000000, "
+    named.write_text(named.read_text().replace("aws: {", f"aws: {{{bad}"))
+    told = called.call("launch", named, "--dry-run", code=SpecInvalid.exit_code)
+    assert "error: 4 problems in " in told
+    assert "examined.yaml:3: checkpoint.uri: " in told
+    for key in ("instance_profile", "launch_template", "image_id"):
+        assert f"examined.yaml:5: aws.{key}: " in told
+
+
 @pytest.mark.parametrize("types", [pytest.param("g4dn.xlrge", marks=pytest.mark.nightly), "g4dn.xlarge, g4dn.xlrge"])
 def test_a_listed_type_that_aws_does_not_have_is_refused_with_its_line(
     account: GuardedAccount, sandbox: Sandbox, called: Spotrun, types: str

@@ -141,6 +141,16 @@ def test_a_service_account_that_is_not_there_is_found_by_a_dry_run(
     assert spotrun("launch", job(gcp=gcp), "--dry-run").code == 0
 
 
+def test_dry_run_lists_all_resources_that_are_not_there(account: GcpAccount, spotrun: Spotrun, job: Job) -> None:
+    image = "projects/elsewhere-1/global/images/none"
+    gcp = f"{{service_account: {SHARED}, image: {image}, subnetwork: none, reservation: none}}"
+    said = spotrun("launch", job(gcp=gcp), "--dry-run")
+    assert said.code == SpecInvalid.exit_code, said.err
+    assert "error: 4 problems in " in said.err
+    for key in ("service_account", "image", "subnetwork", "reservation"):
+        assert f"asked.yaml:5: gcp.{key}: " in said.err
+
+
 def test_a_dry_run_says_what_it_could_not_look_at_and_does_not_try(
     account: GcpAccount, spotrun: Spotrun, job: Job
 ) -> None:

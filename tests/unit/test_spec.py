@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from spotrun.agent.processes.trainer_process import training_command
-from spotrun.errors import Mistakes, SpecInvalid, SpotrunError
+from spotrun.errors import CloudError, Mistakes, SeveralInvalid, SpecInvalid, SpotrunError
 from spotrun.folder import stored_files
 from spotrun.policy.deadline import deadline_at
 from spotrun.spec import file as spec_file
@@ -412,6 +412,17 @@ def test_a_mistake_hides_no_independent_one_and_causes_no_other(folder: Path, ca
     error = refused(write(folder, dedent(text)))
     assert sorted(problem.key for problem in error.problems) == sorted(keys), error.message
     assert all(problem.line for problem in error.problems)
+
+
+def test_error_about_a_resource_that_a_key_names_hides_no_other_and_is_listed_once() -> None:
+    mistakes = Mistakes()
+    with mistakes:
+        raise CloudError("no such image", key=("aws", "image_id"))
+    with mistakes:
+        raise SpecInvalid("too dear", key=("resources", "max_price"))
+    with pytest.raises(SeveralInvalid) as caught, mistakes:
+        raise CloudError("no such image")  # the cloud's own, without a key
+    assert [each.message for each in caught.value.errors] == ["no such image", "too dear"]
 
 
 def test_a_check_is_made_for_all_values_that_have_no_mistake(folder: Path) -> None:

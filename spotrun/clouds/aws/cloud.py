@@ -144,12 +144,10 @@ class Aws(Cloud):
             return NoIdentities()
         return _identities(self.regions(spec, RentalFlags()), clock, spec.secret_references.values(), _repository(spec))
 
-    def require_identity(self, spec: RunSpec) -> None:
-        if spec.aws.instance_profile is not None:
-            with _sdk():
-                from spotrun.clouds.aws.account_checks import require_profile
-                from spotrun.clouds.aws.calls import Region
-            require_profile(Region(self.regions(spec, RentalFlags())[0], self.clock(spec)), spec.aws.instance_profile)
+    def require_named(self, spec: RunSpec) -> None:
+        with _sdk():
+            from spotrun.clouds.aws.named_resources import require_named
+        require_named(config_of(spec.resources, spec.aws), self.clock(spec))
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """

@@ -98,12 +98,12 @@ class Gcp(Cloud):
             return NoIdentities()
         return _identities(config_of(spec.resources, spec.gcp), clock)
 
-    def require_identity(self, spec: RunSpec) -> None:
-        if spec.gcp.service_account is not None:
-            with _sdk():
-                from spotrun.clouds.gcp.account_checks import require_account
-                from spotrun.clouds.gcp.calls import Google
-            require_account(Google(self.clock(spec)), spec.gcp.service_account)
+    def require_named(self, spec: RunSpec) -> None:
+        with _sdk():
+            from spotrun.clouds.gcp.calls import Google
+            from spotrun.clouds.gcp.named_resources import require_named
+        clock = self.clock(spec)
+        require_named(Google(clock), config_of(spec.resources, spec.gcp), clock)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """

@@ -45,7 +45,7 @@ def reservation_findings(google: Google, project: str, name: str, wanted: Collec
     Raises:
         CloudError: there is no such reservation, or none that fits.
     """
-    found = _reservations(google, project, name)
+    found = reservations(google, project, name)
     where = f"{name} --project={project}"
     if not found:
         place = min(wanted)
@@ -79,8 +79,12 @@ def _use(found: Reservation, where: str) -> Finding:
     return ok(NAME, f"{found.free} of {found.machines} reserved {found.place} are free")
 
 
-def _reservations(google: Google, project: str, name: str) -> list[Reservation]:
-    """https://cloud.google.com/compute/docs/reference/rest/v1/reservations/aggregatedList"""
+def reservations(google: Google, project: str, name: str) -> list[Reservation]:
+    """
+    Return the project's reservations called `name`. Each zone may have one.
+
+    https://cloud.google.com/compute/docs/reference/rest/v1/reservations/aggregatedList
+    """
     call = Call(COMPUTE, "GET", f"projects/{project}/aggregated/reservations", {"filter": f'name = "{name}"'})
     scopes = (part for page in google.pages("list reservations", call) for part in page.get("items", {}).values())
     return sorted(_read(row) for part in scopes for row in part.get("reservations", ()))

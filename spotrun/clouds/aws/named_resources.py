@@ -1,0 +1,44 @@
+"""Checks that the resources that a job names in its section `aws` exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spotrun.clock import Clock
+from spotrun.clouds.aws import account_checks
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.error_codes import BadLaunchTemplate
+from spotrun.clouds.aws.launch_template import find_launch_template
+from spotrun.clouds.aws.network import describe_image, find_image
+from spotrun.clouds.error_kinds import BadImage, of_key
+from spotrun.clouds.regions import Regions
+from spotrun.errors import Mistakes
+from spotrun.spec.model import DEEP_LEARNING_AMI
+
+
+def require_named(config: AwsConfig, clock: Clock) -> None:
+    """
+    Check the instance profile, the launch template and the machine image that a job names. The latter two must exist in
+    at least one region, because a run leaves out a region in which it cannot launch instances.
+
+    Raises:
+        CloudError: a resource does not exist; SeveralInvalid if several do not.
+    """
+
+    def somewhere(find: Callable[[Region], object]) -> None:
+        Regions(config.regions, clock).ask(lambda name: find(Region(name, clock)), must_see=())
+
+    profile, template, mistakes = config.instance_profile, config.launch_template, Mistakes()
+    if profile is not None:
+        region = Region(config.regions[0], clock)
+        with mistakes:
+            account_checks.require_profile(region, profile)
+    if template is not None:
+        with mistakes, of_key(BadLaunchTemplate, "aws", "launch_template"):
+            somewhere(lambda region: find_launch_template(region, template))
+    if config.image_id is not None or config.image_parameter != DEEP_LEARNING_AMI:
+        key = "image_parameter" if config.image_id is None else "image_id"
+        with mistakes, of_key(BadImage, "aws", key):
+            somewhere(lambda region: describe_image(region, find_image(region, config)))
+    mistakes.refuse()
