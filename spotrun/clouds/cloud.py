@@ -179,16 +179,17 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
         return
 
-    def require_named(self, spec: RunSpec) -> None:
+    def require_named(self, spec: RunSpec) -> Sequence[str]:
         """
-        Check that the resources of the account that the job names exist, such as a machine image, or an identity that
-        all runs share. Nothing is created.
+        Check the resources of the account that the job names, such as a machine image, or an identity that all runs
+        share: each must exist, and the identity must be allowed to use the job's store. Nothing is created. Return
+        notes about what may be wrong. What the user is not allowed to look up about rights is left out.
 
         Raises:
-            CloudError: a resource does not exist; SeveralInvalid if several do not.
+            CloudError: a resource does not exist, or may not be used; SeveralInvalid if several are wrong.
             AccessDenied, CloudUnavailable: the check could not find out whether a resource exists.
         """
-        return
+        return ()
 
     @abstractmethod
     def billing(self, spec: RunSpec) -> BillingRule:

@@ -127,8 +127,8 @@ class OwnedMachineCloud(Cloud):
     def require_known(self, spec: RunSpec) -> None:
         self._rented.require_known(spec)
 
-    def require_named(self, spec: RunSpec) -> None:
-        self._rented.require_named(spec)
+    def require_named(self, spec: RunSpec) -> Sequence[str]:
+        return self._rented.require_named(spec)
 
     def billing(self, spec: RunSpec) -> BillingRule:
         """

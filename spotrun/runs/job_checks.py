@@ -79,7 +79,7 @@ def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> 
     with mistakes, _noted(notes):
         runs = open_runs(spec)
     with mistakes, _noted(notes):
-        cloud.require_named(spec)
+        notes += cloud.require_named(spec)
     mistakes.refuse()
     return CheckedJob([each for each in notes if each is not None], runs)
 

@@ -24,13 +24,13 @@ from spotrun.clouds.aws.disk_key import OF_AWS
 from spotrun.clouds.aws.doctor import AwsDoctor
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.quotas import quota_of
-from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.clouds.aws.run_role import CheckedRunRoles, RunRoles
 from spotrun.clouds.identity_trial import DENIED_WITHIN, LOOK_AGAIN_S
 from spotrun.doctor.finding import Finding, Verdict
-from spotrun.errors import AccessDenied, CloudError, IdentityUnknown, SpecInvalid, StoreError
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown, SpecInvalid, StoreError
 from spotrun.offering import CapacityType
 from spotrun.secrets.reference import PARAMETER, Reference
-from spotrun.spec.model import ResourcesSpec
+from spotrun.spec.model import ResourcesSpec, RunSpec
 from spotrun.spec.values import read_accelerators
 from tests.support.aws_launches import CONFIG, count, launches, request
 from tests.support.called_spotrun import Spotrun
@@ -581,6 +581,38 @@ def test_profile_of_all_runs_is_examined_too(account: GuardedAccount) -> None:
     assert found.hint == "allow these in a policy of the role in spotrun-run-0123456789"
 
 
+JOB_OF_AWS: dict[str, object] = {
+    "name": "a",
+    "workdir": "/",
+    "train": {"run": "make"},
+    "resources": {"cloud": "aws", "region": REGION},
+    "checkpoint": {"uri": "s3://another/runs"},
+}
+
+
+def test_role_that_may_not_use_its_runs_folder_is_refused_before_a_launch(account: GuardedAccount) -> None:
+    account.policies, account.tells_time = None, False  # otherwise AWS's answers set the clock back
+    clock, uri = ManualClock(datetime.now(UTC)), "s3://another/runs/a-fedcba9876"
+    runner = CLOUD.identities(RunSpec.from_dict(JOB_OF_AWS), clock)
+    with pytest.raises(CloudUnavailable, match=f"IAM does not allow instances to use {uri}"):
+        runner.make("fedcba9876", uri)  # IAM may not know the new role yet
+    clock.sleep(2 * DENIED_WITHIN.total_seconds())
+    with pytest.raises(AccessDenied, match=f"IAM does not allow instances to use {uri}"):
+        runner.make("fedcba9876", uri)
+    runner.remove("fedcba9876")
+
+
+@pytest.mark.parametrize(("bucket", "missing"), [(BUCKET, ""), ("another", "iam:SimulatePrincipalPolicy")])
+def test_role_that_may_use_its_runs_folder_or_cannot_be_examined_is_made(
+    account: GuardedAccount, bucket: str, missing: str
+) -> None:
+    account.policies = without_one(missing)
+    made = CheckedRunRoles(calls(), ManualClock())
+    made.make("fedcba9876", f"s3://{bucket}/runs/a-fedcba9876")
+    assert "spotrun-run-fedcba9876" in roles(account)
+    made.remove("fedcba9876")
+
+
 def test_bucket_that_is_not_there_is_the_first_thing_to_do(
     account: GuardedAccount, sandbox: Sandbox, called: Spotrun
 ) -> None:
@@ -789,13 +821,26 @@ def test_a_dry_run_lists_all_resources_that_are_not_there(
     account: GuardedAccount, sandbox: Sandbox, called: Spotrun
 ) -> None:
     named = job(sandbox, "s3://nobody-has-made-this/runs")
-    bad = "instance_profile: nobodys, launch_template: nobodys, image_id: ami-00000000000000000, "
+    bad = "instance_profile: spotrun-run-nobodys, launch_template: nobodys, image_id: ami-00000000000000000, "
     named.write_text(named.read_text().replace("aws: {", f"aws: {{{bad}"))
     told = called.call("launch", named, "--dry-run", code=SpecInvalid.exit_code)
     assert "error: 4 problems in " in told
     assert "examined.yaml:3: checkpoint.uri: " in told
     for key in ("instance_profile", "launch_template", "image_id"):
         assert f"examined.yaml:5: aws.{key}: " in told
+
+
+def test_dry_run_refuses_a_profile_whose_role_may_not_use_the_store(
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun
+) -> None:
+    account.policies = None
+    named = job(sandbox, make_bucket(account))
+    named.write_text(named.read_text().replace("aws: {", "aws: {instance_profile: spotrun-run-0123456789, "))
+    told = called.call("launch", named, "--dry-run", code=CloudError.exit_code)
+    assert "examined.yaml:5: aws.instance_profile: IAM does not allow instances to use " in told
+    assert "allow these in a policy of the role in spotrun-run-0123456789" in told
+    account.policies = without_one("iam:SimulatePrincipalPolicy")
+    assert "not checked" not in called.call("launch", named, "--dry-run")
 
 
 @pytest.mark.parametrize("types", [pytest.param("g4dn.xlrge", marks=pytest.mark.nightly), "g4dn.xlarge, g4dn.xlrge"])

@@ -14,7 +14,7 @@ from tests.support.called_spotrun import spotrun as spotrun
 from tests.support.gce_catalog import PROJECT
 from tests.support.gcp_account import GcpAccount
 from tests.support.manual_clock import ManualClock
-from tests.support.object_stores import RunningServer
+from tests.support.object_stores import BUCKET, RunningServer
 from tests.support.repository import JOBS
 
 SHARED = f"trainer@{PROJECT}.iam.gserviceaccount.com"
@@ -138,7 +138,17 @@ def test_a_service_account_that_is_not_there_is_found_by_a_dry_run(
         in said.err
     )
     account.iam._make_account("trainer", {})
-    assert spotrun("launch", job(gcp=gcp), "--dry-run").code == 0
+    said = spotrun("launch", job(gcp=gcp), "--dry-run")
+    assert said.code == 0
+
+
+def test_dry_run_notes_that_the_shared_account_may_be_unable_to_use_the_store(
+    account: GcpAccount, spotrun: Spotrun, job: Job
+) -> None:
+    account.iam._make_account("trainer", {})
+    path = job(uri=f"gs://{BUCKET}/runs", gcp=f"{{service_account: {SHARED}}}")
+    said = spotrun("launch", path, "--dry-run")
+    assert f"grants no role to {SHARED}, so instances may be unable to use the store" in " ".join(said.err.split())
 
 
 def test_dry_run_lists_all_resources_that_are_not_there(account: GcpAccount, spotrun: Spotrun, job: Job) -> None:

@@ -144,10 +144,11 @@ class Aws(Cloud):
             return NoIdentities()
         return _identities(self.regions(spec, RentalFlags()), clock, spec.secret_references.values(), _repository(spec))
 
-    def require_named(self, spec: RunSpec) -> None:
+    def require_named(self, spec: RunSpec) -> Sequence[str]:
         with _sdk():
             from spotrun.clouds.aws.named_resources import require_named
-        require_named(config_of(spec.resources, spec.aws), self.clock(spec))
+        require_named(config_of(spec.resources, spec.aws), spec.checkpoint.uri, self.clock(spec))
+        return ()
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """
@@ -404,9 +405,9 @@ def _identities(
 ) -> Identities:
     with _sdk():
         from spotrun.clouds.aws.calls import Region
-        from spotrun.clouds.aws.run_role import RunRoles
+        from spotrun.clouds.aws.run_role import CheckedRunRoles
     first, *others = (Region(name, clock) for name in regions)
-    return RunRoles(first, clock, others, secrets, repository)
+    return CheckedRunRoles(first, clock, others, secrets, repository)
 
 
 def _repository(spec: RunSpec | None) -> str:

@@ -32,7 +32,7 @@ from spotrun.clouds.aws.right_checks import (
     spot_request_findings,
     spot_role_findings,
 )
-from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
+from spotrun.clouds.aws.run_role import FOLDER, OTHER_STORE, RunRoles
 from spotrun.clouds.aws.secret_checks import secret_findings
 from spotrun.clouds.capacity_checks import CapacityRequest
 from spotrun.clouds.clock_skew import clock_finding, skew_of
@@ -51,10 +51,6 @@ _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name your own resources instead"
 _LAUNCH_REFUSED = Refusal(advice=_DEPLOY, error=CloudError, verdict=Verdict.FAILED)
 _STORE_DENIED = Refusal(error=role_rights.StoreDenied, verdict=Verdict.FAILED)
-_OTHER_STORE = (
-    f"use the store for which infra/aws/account.yaml made the policy {POLICY}, by default "
-    "s3://spotrun-ACCOUNT-REGION/runs; or deploy that file again with another RunsPrefix"
-)
 _UNDATED = Refusal(
     "if EC2 does not report when it took an instance, the time when a runner first saw the end is used",
     ATTACH,
@@ -205,7 +201,7 @@ class AwsDoctor:
             return
         roles = RunRoles(self._region, self._clock, secrets=self._secrets.values(), repository=self._repository)
         with trial_identity(roles, self._clock) as uid:
-            uri = _NOWHERE if self._store is None else str(_folder(self._store, uid))
+            uri = _NOWHERE if self._store is None else str(role_rights.folder_in(self._store, uid))
             for _ in range(2):  # first as a new run's runner, then as a second runner, which checks the existing role
                 make = partial(roles.make, uid, uri)
                 yield from self._settling.findings("role", make, self._clock.now() + SETTLES_WITHIN)
@@ -256,10 +252,10 @@ class AwsDoctor:
         Check that the role of instances may use a run's folder in the store: the job's own role, or the trial role of
         the run `uid`, whose tags IAM may not know for the time `patience`.
         """
-        folder = _folder(store, uid)
+        folder = role_rights.folder_in(store, uid)
         named = self._config.instance_profile
         tags = {} if named else {RUN: uid, FOLDER: folder.prefix}
-        hint = f"allow these in a policy of the role in {named}" if named else _OTHER_STORE
+        hint = role_rights.ALLOW.format(named) if named else OTHER_STORE
         profile = self._config.profile_of(uid)
         ask = partial(role_rights.require_store, self._region, profile, folder, tags, hint)
         until = self._clock.now() + patience
@@ -281,10 +277,6 @@ class AwsDoctor:
         else:
             what = "if an instance hangs together with its timer, only the next `spotrun reap` ends the instance"
             yield warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
-
-
-def _folder(store: address.BucketAddress, uid: str) -> address.BucketAddress:
-    return replace(store, prefix=f"{store.root}doctor-{uid}")
 
 
 def _ways_out(network: Network, region: str) -> Iterator[Finding]:

@@ -12,12 +12,16 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from spotrun.address import BucketAddress
 from spotrun.clouds.aws.calls import Region
 from spotrun.doctor.finding import Refusal, Verdict
 from spotrun.errors import AccessDenied
 
 NAME = "store of instances"
+ALLOW = "allow these in a policy of the role in {}"
+"""Advice on the role in the instance profile {} that a job names."""
 UNSIMULATED = Refusal(
     "whether instances may use the store is unknown",
     hint="deploy the current infra/aws/account.yaml, or allow iam:SimulatePrincipalPolicy on the instances' role",
@@ -29,18 +33,26 @@ class StoreDenied(AccessDenied):
     """IAM would deny the instances' role the use of the store."""
 
 
+def folder_in(store: BucketAddress, uid: str) -> BucketAddress:
+    """Return the folder of an imaginary run in the store."""
+    return replace(store, prefix=f"{store.root}doctor-{uid}")
+
+
 def require_store(region: Region, profile: str, folder: BucketAddress, tags: Mapping[str, str], hint: str) -> None:
     """
     Check that the role in the instance profile may list the bucket of `folder`, and read, write and delete objects in
     `folder`. `tags` are those tags of the role on which its rights depend.
 
     Raises:
-        StoreDenied: IAM would deny one of these requests. `hint` is its hint.
+        StoreDenied: IAM would deny one of these requests (`hint` is then its hint), or the profile has no role.
         NotThere: the profile does not exist.
         AccessDenied: the caller is not allowed to read the profile or to simulate requests of its role.
     """
     look = partial(region.iam.get_instance_profile, InstanceProfileName=profile)
-    (role,) = region.ask(f"read the instance profile {profile}", look)["InstanceProfile"]["Roles"]
+    roles = region.ask(f"read the instance profile {profile}", look)["InstanceProfile"]["Roles"]
+    if not roles:
+        raise StoreDenied(f"the instance profile {profile} has no role", hint="add a role to it, or name another one")
+    (role,) = roles
     context = [_context(f"aws:PrincipalTag/{key}", text) for key, text in tags.items()]
     context.append({**_context("aws:SecureTransport", "true"), "ContextKeyType": "boolean"})
     bucket = f"arn:{region.partition}:s3:::{folder.bucket}"

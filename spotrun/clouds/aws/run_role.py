@@ -17,7 +17,7 @@ from typing import Any
 
 from spotrun import address
 from spotrun.clock import Clock
-from spotrun.clouds.aws import account_checks
+from spotrun.clouds.aws import account_checks, role_rights
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.request import RUN
@@ -25,6 +25,7 @@ from spotrun.clouds.aws.secret_tags import KEY as SECRET
 from spotrun.clouds.aws.secret_tags import secret_tags
 from spotrun.clouds.error_kinds import AlreadyThere, CredentialsRefused, NotThere
 from spotrun.clouds.identities import SETTLES_WITHIN
+from spotrun.clouds.identity_trial import DENIED_WITHIN
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExceeded
 from spotrun.secrets.reference import Reference
 
@@ -36,6 +37,11 @@ FOLDER = "spotrun:folder"
 """Tag that names the run's folder. Its value is the prefix that the names of the folder's objects have in common."""
 _DEPLOY = "deploy the current infra/aws/account.yaml, or set aws.instance_profile to a profile for all runs"
 _ATTACH = "attach the current policy spotrun-runner (infra/aws), or set aws.instance_profile to a profile for all runs"
+OTHER_STORE = (
+    f"use the store for which infra/aws/account.yaml made the policy {POLICY}, by default "
+    "s3://spotrun-ACCOUNT-REGION/runs; or deploy that file again with another RunsPrefix"
+)
+"""Advice for a store that the policy of all runs' roles does not cover."""
 _REAP = (
     "`spotrun reap --cloud aws` removes the roles of runs that are over; an account can have 1,000 roles, unless AWS "
     "allows more"
@@ -245,6 +251,27 @@ class RunRoles:
                 raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
             # Either the new role or profile is not known everywhere in IAM yet, or another runner is removing it.
             raise CloudUnavailable(f"{name} is incomplete: {error.message}") from error
+
+
+class CheckedRunRoles(RunRoles):
+    """
+    Also checks that a run's role may use the run's folder, before the run requests its first instance. Otherwise the
+    instances would start, and end because they cannot use the store. If IAM does not answer, the check is left out.
+    """
+
+    def make(self, run_uid: str, run_uri: str) -> datetime | None:
+        made_at, folder = super().make(run_uid, run_uri), address.parse(run_uri)
+        if isinstance(folder, address.BucketAddress):
+            try:
+                tags = {RUN: run_uid, FOLDER: folder.prefix}
+                role_rights.require_store(self._region.aside, f"{OWN_PROFILE}{run_uid}", folder, tags, OTHER_STORE)
+            except role_rights.StoreDenied as error:
+                if made_at is not None and self._clock.now() - made_at < DENIED_WITHIN:
+                    raise CloudUnavailable(error.message, hint=error.hint) from error
+                raise
+            except CloudError:
+                return made_at
+        return made_at
 
 
 def _advice(error: AccessDenied) -> str | None:

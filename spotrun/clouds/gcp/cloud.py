@@ -98,12 +98,12 @@ class Gcp(Cloud):
             return NoIdentities()
         return _identities(config_of(spec.resources, spec.gcp), clock)
 
-    def require_named(self, spec: RunSpec) -> None:
+    def require_named(self, spec: RunSpec) -> Sequence[str]:
         with _sdk():
             from spotrun.clouds.gcp.calls import Google
             from spotrun.clouds.gcp.named_resources import require_named
         clock = self.clock(spec)
-        require_named(Google(clock), config_of(spec.resources, spec.gcp), clock)
+        return require_named(Google(clock), config_of(spec.resources, spec.gcp), spec.checkpoint.uri, clock)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """
