@@ -147,8 +147,7 @@ class Aws(Cloud):
     def require_named(self, spec: RunSpec) -> Sequence[str]:
         with _sdk():
             from spotrun.clouds.aws.named_resources import require_named
-        require_named(config_of(spec.resources, spec.aws), spec.checkpoint.uri, self.clock(spec))
-        return ()
+        return require_named(config_of(spec.resources, spec.aws), spec.checkpoint.uri, self.clock(spec))
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """

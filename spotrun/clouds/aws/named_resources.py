@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from spotrun import address
 from spotrun.clock import Clock
@@ -14,24 +15,24 @@ from spotrun.clouds.aws.launch_template import find_launch_template
 from spotrun.clouds.aws.network import describe_image, find_image
 from spotrun.clouds.error_kinds import BadImage, of_key
 from spotrun.clouds.regions import Regions
-from spotrun.errors import AccessDenied, CloudError, Mistakes
+from spotrun.errors import AccessDenied, Mistakes
 from spotrun.spec.model import DEEP_LEARNING_AMI
 
 
-def require_named(config: AwsConfig, store_uri: str, clock: Clock) -> None:
+def require_named(config: AwsConfig, store_uri: str, clock: Clock) -> list[str]:
     """
     Check the instance profile, the launch template and the machine image that a job names. The latter two must exist in
-    at least one region, because a run leaves out a region in which it cannot launch instances.
+    at least one region, because a run leaves out a region in which it cannot launch instances. Return a note if no
+    policy of the profile's role allows the use of the store.
 
     Raises:
-        CloudError: a resource does not exist, or IAM denies the role of the profile the use of the store;
-            SeveralInvalid if several checks failed.
+        CloudError: a resource does not exist; SeveralInvalid if several do not.
     """
 
     def somewhere(find: Callable[[Region], object]) -> None:
         Regions(config.regions, clock).ask(lambda name: find(Region(name, clock)), must_see=())
 
-    profile, template, mistakes = config.instance_profile, config.launch_template, Mistakes()
+    profile, template, mistakes, notes = config.instance_profile, config.launch_template, Mistakes(), list[str]()
     if template is not None:
         with mistakes, of_key(BadLaunchTemplate, "aws", "launch_template"):
             somewhere(lambda region: find_launch_template(region, template))
@@ -43,19 +44,18 @@ def require_named(config: AwsConfig, store_uri: str, clock: Clock) -> None:
         region = Region(config.regions[0], clock)
         with mistakes:
             account_checks.require_profile(region, profile)
-            _require_store(region, profile, store_uri)
+            notes += _about_store(region, profile, store_uri)
     mistakes.refuse()
+    return notes
 
 
-def _require_store(region: Region, profile: str, store_uri: str) -> None:
-    """Check the rights of the profile's role, unless the user is not allowed to ask IAM about them."""
+def _about_store(region: Region, profile: str, store_uri: str) -> Iterator[str]:
     store = address.parse(store_uri)
     if not isinstance(store, address.BucketAddress):
         return
     folder, hint = role_rights.folder_in(store, "doctor"), role_rights.ALLOW.format(profile)
-    try:
-        role_rights.require_store(region, profile, folder, {}, hint)
-    except role_rights.StoreDenied as error:
-        raise CloudError(error.message, hint=error.hint, key=("aws", "instance_profile")) from error
-    except AccessDenied:
-        return
+    with suppress(AccessDenied):  # the user is not allowed to ask IAM
+        try:
+            role_rights.require_store(region, profile, folder, {}, hint)
+        except role_rights.StoreDenied as denied:  # a policy of the bucket, which IAM does not consider, may allow it
+            yield denied.one_line
