@@ -19,7 +19,7 @@ def run_names(context: typer.Context, incomplete: str) -> list[str]:
     folder = context.params.get("store") or os.environ.get("SPOTRUN_STORE") or address.DEFAULT_STORE
     try:
         place = address.parse(folder)
-        if isinstance(place, str) and not Path(place).expanduser().is_dir():
+        if isinstance(place, str) and not os.path.isdir(os.path.expanduser(place)):
             return []  # opening the folder would create it
         ids = [name for name in open_store(folder).folders() if "-" in name]
     except StoreError:

@@ -122,11 +122,18 @@ class KnownRecord:
 
 
 def known_addresses() -> list[str]:
-    """Return the addresses of the known runs, as far as they are recorded, the run that became known last first."""
-    paths = [path for path in known_folder().glob("*") if path.is_file()]
-    last_first = sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    records = [KnownRecord(path.name, path.read_text()) for path in last_first]
-    return [found.uri for each in records if (found := each.recorded()) is not None and found.uri]
+    """
+    Return the addresses of the known runs, as far as they are recorded and can be read, the run that became known last
+    first.
+    """
+    found = list[tuple[int, str]]()
+    with contextlib.suppress(PermissionError):
+        for path in known_folder().glob("*"):
+            with contextlib.suppress(PermissionError, IsADirectoryError):
+                recorded = KnownRecord(path.name, path.read_text()).recorded()
+                if recorded is not None and recorded.uri:
+                    found.append((path.stat().st_mtime_ns, recorded.uri))
+    return [uri for _, uri in sorted(found, reverse=True)]
 
 
 def _is_same_folder(one: str, other: str) -> bool:

@@ -536,10 +536,13 @@ def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
 def absent(folder: str) -> bool:
     """
     Return True if `folder` is on this machine and does not exist. Do not open such a folder as a store: that would
-    create it.
+    create it. Return False if this user is not allowed to look: the first use of the store then says so.
     """
     place = address.parse(folder)
-    return isinstance(place, str) and not Path(place).expanduser().is_dir()
+    try:
+        return isinstance(place, str) and not Path(place).expanduser().is_dir()
+    except PermissionError:
+        return False
 
 
 def require_store(folder: str) -> None:

@@ -99,9 +99,9 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        if self._is_behind_a_link(path.parent):
-            return
         with self._translated(key), contextlib.suppress(FileNotFoundError):
+            if self._is_behind_a_link(path.parent):
+                return
             path.unlink()
             # An object store has no empty folders. So remove a folder together with its last object, unless the folder
             # also has other files.
@@ -176,7 +176,7 @@ class LocalStore:
             if error.errno in _LASTING:
                 raise StoreError(
                     f"{error.filename or key}: {error.strerror}",
-                    hint="check who has write access to the folder that checkpoint.uri names",
+                    hint=f"check who has access to this folder, or {_ANOTHER_FOLDER}",
                 ) from error
             if (fix := NO_ROOM.get(error.errno or 0)) is not None:
                 raise WritesRefused(
@@ -195,13 +195,13 @@ class LocalStore:
         file.
         """
         target = self._path(key)
-        if self._is_behind_a_link(target.parent):
-            raise StoreError(
-                f"{target.parent} is a link, or in one, and nothing is written there",
-                hint="delete the link: spotrun has not created it",
-            )
         temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
         with self._translated(key):
+            if self._is_behind_a_link(target.parent):
+                raise StoreError(
+                    f"{target.parent} is a link, or in one, and nothing is written there",
+                    hint="delete the link: spotrun has not created it",
+                )
             self._write(temporary, data, durable=durable)
             try:
                 yield temporary, target

@@ -16,10 +16,12 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from spotrun.cli.app import app
 from spotrun.folder.ledger import NewestSeen, key_of
 from spotrun.run.entry_bytes import encode_entry
+from spotrun.runs.known_record import known_addresses
 from spotrun.runs.open_run import OpenRun
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Said, Spotrun
 from tests.support.histories import History
+from tests.support.no_root_rights import no_root_rights
 from tests.support.short_runs import bare
 from tests.support.stored_runs import new_run, store_run
 
@@ -354,6 +356,39 @@ def test_store_that_cannot_be_written_is_refused_before_a_launch(runs: Path, spo
     before = sorted(Path.cwd().iterdir())
     assert spotrun("validate", "job.yaml", "--store", "none/runs").code == 0
     assert sorted(Path.cwd().iterdir()) == before
+
+
+@pytest.mark.parametrize("closed", ["above", "above/runs"])
+def test_store_that_this_user_may_not_read_is_one_error_of_each_verb(
+    closed: str, runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("above/runs").mkdir(parents=True)
+    monkeypatch.setenv("SPOTRUN_STORE", str(Path("above/runs").absolute()))
+    Path(closed).chmod(0)
+    try:
+        with no_root_rights():
+            for words in (("report", "x", "--html", "x.html"), ("status",), ("logs", "x"), ("rm", "x", "-y")):
+                said = spotrun(*words)
+                assert said.code == 5
+                assert said.err.startswith(f"error: {Path('above/runs').absolute()}: Permission denied\n  try: ")
+    finally:
+        Path(closed).chmod(0o700)
+
+
+def test_known_run_that_this_user_may_not_read_is_left_out(
+    runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTRUN_KNOWN", str(runs.parent / "known"))
+    for uid in ("0" * 10, "1" * 10):
+        run = OpenRun(str(store_run(runs, History(uid=uid, name="demo"))), "cli")
+        run.known.remember()
+        run.known.record(NewestSeen(0, "0"))
+    (runs.parent / "known" / ("0" * 10)).chmod(0)
+    with no_root_rights():
+        assert known_addresses() == [run.uri]
+        (runs.parent / "known").chmod(0)
+        assert known_addresses() == []
+    (runs.parent / "known").chmod(0o700)
 
 
 def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, spotrun: Spotrun) -> None:

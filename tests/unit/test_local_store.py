@@ -14,6 +14,7 @@ from spotrun.store import local as folders
 from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
 from spotrun.store.retrying import persist
+from tests.support.no_root_rights import no_root_rights
 
 
 @pytest.mark.parametrize("address", ["{}", "file://{}"])
@@ -265,3 +266,16 @@ def test_a_group_that_may_write_in_the_stores_folder_shares_what_is_stored(tmp_p
         0o700,
         0o600,
     ]
+
+
+def test_folder_that_this_user_may_not_read_is_an_error_of_each_call(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "closed" / "runs")
+    store.put("ledger/0", b"")
+    (tmp_path / "closed").chmod(0)
+    with no_root_rights():
+        for call in (lambda: store.get("ledger/0"), lambda: store.list(""), lambda: store.delete("ledger/0")):
+            with pytest.raises(StoreError, match="Permission denied"):
+                call()
+        with pytest.raises(StoreError, match="Permission denied"):
+            store.put("ledger/1", b"")
+    (tmp_path / "closed").chmod(0o700)
