@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,9 @@ def create_known(new: NewRun, role: str = "runner") -> OpenRun:
         LedgerDamaged: another process wrote entry 0.
         StoreUnavailable: it is unknown whether the run was created; repeat the call to find out.
     """
-    _write(KnownRecord(new.created.uid, new.first_sha256), new.id)
+    record = KnownRecord(new.created.uid, new.first_sha256)
+    _write(record, new.id)
+    record.record_launch(Path.cwd())
     try:
         new.create()
         run = OpenRun(new.uri, writer(role))

@@ -5,8 +5,9 @@ read. Only this user can write in their folder, so the records show what another
     UID                   the sha256 of the run's entry 0, if the run is known (see known.py)
     newest-entries/UID    the sha256 of entry 0, the number of the newest entry that was read, the ledger's digest up to
                           this entry, and the address of the run's folder (not in files of earlier versions)
+    launch-folders/UID    the folder from which the run was launched
 
-These are two files because earlier versions of spotrun know only the first one.
+These are three files because earlier versions of spotrun know only the first one, or the first two.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ KNOWN = "~/.spotrun/known"
 KNOWN_VARIABLE = "SPOTRUN_KNOWN"
 """Environment variable that sets another path for this folder."""
 NEWEST = "newest-entries"
-"""Folder in the folder of known runs. No uid has a dash, so no file about a run has this name."""
+LAUNCH_FOLDERS = "launch-folders"
+"""Folders in the folder of known runs. No uid has a dash, so no file about a run has such a name."""
 
 
 def known_folder() -> Path:
@@ -52,6 +54,7 @@ class KnownRecord:
         self._uri = uri
         self.path = known_folder() / run_uid
         self._newest_path = known_folder() / NEWEST / run_uid
+        self._launch_path = known_folder() / LAUNCH_FOLDERS / run_uid
 
     def is_known(self) -> bool:
         """Return True if this user created the run on this machine, or confirmed that it is theirs."""
@@ -77,6 +80,18 @@ class KnownRecord:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.touch(mode=0o600)
         self.path.write_text(self._first_sha256)
+
+    def record_launch(self, folder: Path) -> None:
+        """Record the folder from which the user launches the run."""
+        with contextlib.suppress(OSError):
+            self._launch_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _replace(self._launch_path, str(folder))
+
+    def launch_folder(self) -> str | None:
+        """Return the folder from which the run was launched; None for a run of an earlier version."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return self._launch_path.read_text()
+        return None
 
     @cached_property
     def original(self) -> str | None:
@@ -157,6 +172,6 @@ def _replace(path: Path, text: str) -> None:
 
 
 def forget(run_uid: str) -> None:
-    for path in (known_folder() / run_uid, known_folder() / NEWEST / run_uid):
+    for folder in ("", NEWEST, LAUNCH_FOLDERS):
         with contextlib.suppress(OSError):
-            path.unlink()
+            (known_folder() / folder / run_uid).unlink()

@@ -244,7 +244,7 @@ def open_run(reference: str | None, store: str | None, role: str = "cli", *, to_
 def or_newest_here(reference: str | None, store: str | None) -> str:
     """
     Return `reference`. If it is None, return the address of the newest run that this user has launched on this machine
-    from the current folder, or from a folder in it, and name the run to the user. If `store` is given, only runs in
+    from the current folder, or whose work folder it is, and name the run to the user. If `store` is given, only runs in
     this store count.
 
     Raises:
@@ -258,7 +258,7 @@ def or_newest_here(reference: str | None, store: str | None) -> str:
             continue
         with suppress(RunNotFound):  # it was removed, or moved
             run = OpenRun(uri, writer("cli"))
-            if run.known.is_known() and Path(run.created.spec["workdir"]).is_relative_to(Path.cwd()):
+            if run.known.is_known() and str(Path.cwd()) in (run.known.launch_folder(), run.created.spec["workdir"]):
                 say(f"note: {run.id} is the newest run of this folder")
                 return run.uri
     raise RunNotFound(

@@ -201,9 +201,12 @@ def test_without_a_run_the_newest_of_this_folder_is_meant_and_named(
         assert (said.code, said.out) == (2, "")
         assert "cannot ask for confirmation: there is no terminal" in said.err
     assert "demo-1111111111 has a request to stop" in spotrun("stop", "-y").out + spotrun("stop", "-y").out
-    Path(runs.parent / "empty").mkdir()
-    monkeypatch.chdir(runs.parent / "empty")
-    assert "no run is known that was launched from " in spotrun("why").err
+    for folder in (runs.parent / "empty", runs.parent.parent):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        assert f"no run is known that was launched from {folder}\n" in spotrun("why").err
+    run.known.record_launch(runs.parent.parent)
+    assert "note: demo-2222222222 is the newest run of this folder\n" in spotrun("why").err
 
 
 def test_a_damaged_run_is_found_by_its_beginning_too(runs: Path, spotrun: Spotrun) -> None:
