@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from spotrun.errors import Mistakes, ProbableMistake, SeveralInvalid
 from spotrun.market.accelerators import meant_by
 from spotrun.notify.sinks import require_sinks
+from spotrun.runs.command_files import require_command_files
 from spotrun.runs.first_look import not_offered
 from spotrun.runs.job_checks import check_script, check_variables, left_behind, open_runs, require_framework
 from spotrun.runs.pinning import with_baseline_price
@@ -17,15 +18,16 @@ from spotrun.spec.values import Accelerators
 
 def check_job_offline(spec: RunSpec) -> None:
     """
-    Check the job's script, its work folder, its store if that is a folder, and the variables from which it reads
-    secrets on this machine. On a simulated cloud, check its resources and its baseline, too.
+    Check the job's script, its work folder, the files that its commands name, its store if that is a folder, and the
+    variables from which it reads secrets on this machine. On a simulated cloud, check its resources and its baseline,
+    too.
 
     Raises:
         SpotrunError: a check failed; SeveralInvalid if several did.
         ProbableMistake: spotrun does not know an accelerator of the job, and knows one with a similar name.
     """
-    checks = _check_script, left_behind, _check_store, check_variables, _check_baseline, _check_offer, check_kinds
-    _check_all(spec, *checks)
+    checks = (_check_script, left_behind, require_command_files, _check_store, check_variables)
+    _check_all(spec, *checks, _check_baseline, _check_offer, check_kinds)
 
 
 def check_launch_offline(spec: RunSpec) -> None:

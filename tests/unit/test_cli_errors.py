@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 from msgspec.structs import replace
@@ -345,6 +346,41 @@ def test_validate_and_dry_run_list_all_mistakes_of_a_job_at_once(
         ):
             assert lines[line].startswith(f"  {part}"), said.err
     assert list(runs.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("setup", "run", "missing"),
+    [
+        ("bash setup.sh", "true", ["setup.sh"]),
+        ("pip install -r requirements.txt", "python -u missing.py --epochs 2", ["requirements.txt", "missing.py"]),
+        ("set -e\n# first\npython3 -m pip install -r a.txt -r b.txt", "./go.sh | tee log", ["a.txt", "b.txt", "go.sh"]),
+        ("export A=1", "A=2 bash -eu nosuch.sh", ["nosuch.sh"]),
+        ("git clone https://x/y && bash y/setup.sh", "python y/train.py", []),
+        ("bash here.sh", "python made.py", []),
+        ("echo 'pip' > made.sh; bash made.sh", "true", []),
+        ("cd lib && bash setup.sh", "true", []),
+        ("source activate base", "python -m module; python later.py", []),
+        ("bash setup.sh || true", "true", []),
+        ("[ -f setup.sh ] && bash setup.sh", "true", []),
+        ("bash /opt/setup.sh", "true", []),
+        ("bash $HOME/setup.sh", "true", []),
+        ("pip install -r https://x/r.txt", "python -c 'print(1)' x.py", []),
+        ("pip install torch", "python -W ignore here.py", []),
+        ("true", "python ../up.py", []),
+        ("cat > a.py <<EOF\n# it's\nEOF", "python a.py", []),
+        ("cat > a.py <<EOF\nit's\nEOF", "python a.py", []),
+        ("echo \\\nbash a.sh", "python here.py#1 x.py", ["here.py#1"]),
+    ],
+)
+def test_file_that_a_command_names_has_to_be_in_the_work_folder(
+    setup: str, run: str, missing: list[str], runs: Path, spotrun: Spotrun
+) -> None:
+    Path("here.sh").touch()
+    Path("here.py").touch()
+    Path("job.yaml").write_text(msgspec.json.encode({"setup": setup, "run": run}).decode())
+    said = spotrun("validate", "job.yaml", "--json")
+    found = [each["problem"] for each in said.json["problems"]] if said.code else []
+    assert found == [f"no such file: {Path.cwd() / name}" for name in missing]
 
 
 def test_store_that_cannot_be_written_is_refused_before_a_launch(runs: Path, spotrun: Spotrun) -> None:
