@@ -266,7 +266,7 @@ def _run(context: AgentContext) -> None:
     if _lacks_torch(context) and (failure := _failure_of(context, environment.torch_command())):
         raise NotInstalled(f"the installation of PyTorch {failure}")
     if context.spec.setup is not None and (failure := _failure_of(context, context.spec.setup)):
-        raise SetupFailed(f"setup {failure}", hint="correct setup, then launch again")
+        raise SetupFailed(f"setup {failure}")
 
 
 def _failure_of(context: AgentContext, command: str) -> str:

@@ -104,14 +104,22 @@ def _report_end(run: OpenRun, last: Tick) -> None:
     assert terminal_state is not None
     if terminal_state.outcome == "completed":
         return
-    hint = f"see `spotrun logs {run.typed}{_of_member(last.state)}`; "
-    if terminal_state.detail == OUT_OF_BUDGET:
-        hint += launch_again(run, last.state, "a run keeps the budget of its launch: raise budget.max_usd in the job")
-    else:
-        hint += f"continue with `spotrun resume {run.typed}`"
-    if terminal_state.outcome == "failed":
-        hint += ", which trains the uploaded code; " + launch_again(run, last.state, CHANGED_CODE)
-    raise RunEnded(f"{run.id} {terminal_state.outcome}: {in_one_line(terminal_state.detail)}", hint=hint)
+    what = f"{run.id} {terminal_state.outcome}: {in_one_line(terminal_state.detail)}"
+    raise RunEnded(what, hint=f"see `spotrun logs {run.typed}{_of_member(last.state)}`; {next_step(run, last.state)}")
+
+
+def next_step(run: OpenRun, state: RunState) -> str:
+    """Return what to type after a run that is not complete. A failure of the job's own code comes again in a resume."""
+    resumed = f"`spotrun resume {run.typed}`"
+    assert state.terminal is not None
+    if state.terminal.detail == OUT_OF_BUDGET:
+        return launch_again(run, state, "a run keeps the budget of its launch: raise budget.max_usd in the job")
+    if state.terminal.outcome != "failed":
+        return f"continue with {resumed}"
+    if state.terminal.cause is Cause.USER_ERROR:
+        first = launch_again(run, state, "correct the job or its code")
+        return f"{first}; {resumed} would train the uploaded code again"
+    return f"continue with {resumed}, which trains the uploaded code; {launch_again(run, state, CHANGED_CODE)}"
 
 
 def _of_member(state: RunState) -> str:

@@ -25,7 +25,7 @@ from spotrun.folder.ledger import key_of
 from spotrun.run import entry_bytes
 from spotrun.run import events as ev
 from spotrun.runner.creation import prepare_run
-from spotrun.runs.attend import changed_script, fails_again
+from spotrun.runs.attend import changed_script, fails_again, next_step
 from spotrun.runs.background import leave_behind
 from spotrun.runs.known import create_known
 from spotrun.runs.open_run import open_run, who
@@ -277,9 +277,13 @@ def test_resume_of_a_run_that_failed_by_its_own_code_says_that_it_trains_the_sam
     note = fails_again(run)
     assert note is not None
     assert "failed because of its own code (setup ended with exit code 3), and trains the same again" in note
+    assert next_step(run, run.ledger.state) == (
+        f"correct the job or its code, launch again; `spotrun resume {run.typed}` would train the uploaded code again"
+    )
     run.ledger.append(lambda _: ev.ResumeRequested(by="test"))
     run.ledger.append(lambda _: ev.RunFailed(cause=ev.Cause.QUOTA, detail="none left"))
     assert fails_again(run) is None
+    assert next_step(run, run.ledger.state).startswith(f"continue with `spotrun resume {run.typed}`, which trains ")
 
 
 def test_background_runner_that_cannot_begin_is_reported(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
