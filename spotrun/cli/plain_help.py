@@ -43,7 +43,7 @@ class Verb(TyperCommand):
             error.ctx = getattr(error, "ctx", None) or ctx
             is_unknown = hasattr(error, "possibilities")
             if is_unknown and any(each.display_name_raw == ARGUMENTS for each in self._arguments()):
-                require_dashes(command, words, getattr(error, "option_name", ""), known)
+                require_dashes(command, words, getattr(error, "option_name", ""), known, _of_launch(ctx))
             raise
         if not ctx.resilient_parsing:  # as in a completion
             refuse_stray(command, words, self._stray(ctx, words), *self._valued())
@@ -74,6 +74,12 @@ class Verb(TyperCommand):
 
     def _arguments(self) -> list[TyperArgument]:
         return [each for each in self.params if isinstance(each, TyperArgument)]
+
+
+def _of_launch(ctx: Any) -> set[str]:
+    """Return the options of `launch`, if `ctx` belongs to a command of the same group."""
+    verbs = getattr(ctx.find_root().command, "commands", {})
+    return {flag for each in verbs["launch"].params for flag in each.opts} if "launch" in verbs else set()
 
 
 def add_verbs(app: typer.Typer, command: str, verbs: Verbs) -> None:

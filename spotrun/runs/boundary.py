@@ -9,6 +9,8 @@ is one line with the fields below. Within `problems`, a field that does not appl
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -72,12 +74,41 @@ def _refused(words: Sequence[str], error: Any) -> int:
     key = getattr(error, "option_name", None) or (param and param.get_error_hint().replace("'", ""))
     message = error.format_message().rstrip(".")
     message = message[:1].lower() + message[1:]
-    fix = f"did you mean {near[0]}?" if near else _usage(error, key, context)
+    message = _about_extra(message, context)
+    fix = f"did you mean {near[0]}?" if near else _behind_verb(words, error, context) or _usage(error, key, context)
     if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb shows its help
         error.show()
     else:
         print(shown_lines("\n  try: ".join(filter(None, (f"error: {message}", fix)))), file=sys.stderr)
     return _told(words, message, error.exit_code, [found(message, fix, key=key)])
+
+
+def _about_extra(message: str, context: Any) -> str:
+    """Return the message; if it is about extra arguments of a command with one argument, say that it takes one."""
+    extra = re.fullmatch(r"got unexpected extra argument\S* \((.*)\)", message)
+    named = [] if context is None else [each for each in context.command.params if each.param_type_name == "argument"]
+    if extra is None or len(named) != 1:
+        return message
+    noun = str(named[0].metavar).strip("[]")
+    return f"{' '.join(_verbs(context))} takes one {noun} at a time, and {extra[1]} is one more"
+
+
+def _behind_verb(words: Sequence[str], error: Any, context: Any) -> str | None:
+    """Return the line with the options behind the verb, if the unknown option is in front of it."""
+    if context is None or not hasattr(error, "possibilities"):
+        return None
+    verbs, before = getattr(context.command, "commands", {}), _verbs(context)
+    given = [*words[len(before) - 1 :]]
+    verb = next((word for word in given if word in verbs), None)
+    if verb is None:
+        return None
+    given.remove(verb)
+    return f"options go behind the verb: {shlex.join([*before, verb, *given])}"
+
+
+def _verbs(context: Any) -> list[str]:
+    """Return the words with which a user types the command of this context."""
+    return ["spotrun"] if context.parent is None else [*_verbs(context.parent), context.info_name]
 
 
 def _usage(error: Any, key: str | None, context: Any) -> str | None:

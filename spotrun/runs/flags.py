@@ -92,13 +92,32 @@ for --json.
 """
 
 
-def require_dashes(command: str, words: Sequence[str], flag: str, known: Collection[str]) -> None:
+KEYS = {
+    **dict.fromkeys(("--gpu", "--gpus", "--accelerator", "--accelerators"), "accelerators"),
+    "--instance-type": "instance_type",
+    **dict.fromkeys(("--cloud", "--region", "--zone", "--cpus", "--memory"), ""),
+    "--image": "image_id",
+    **dict.fromkeys(("--spot", "--on-demand", "--auto"), "spot_policy"),
+    "--max-price": "max_price",
+}
+"""
+Flags that name resources, each with the key under `resources` that says the same in a job; "" for a key of the same
+name. Some of them are options of some commands.
+"""
+
+RENT_NOTHING = frozenset({"spotrun init", "spotrun plan"})
+
+
+def require_dashes(
+    command: str, words: Sequence[str], flag: str, known: Collection[str], of_launch: Collection[str] = ()
+) -> None:
     """
-    Refuse a command line whose unknown `flag` can only be an argument of the script. Each word that is no flag belongs
-    to the flag before it. Do nothing if no file is named, or if `flag` looks like one of the `known` flags.
+    Refuse a command line whose unknown `flag` is an argument of the script, a key of the job, or one of `of_launch`,
+    which are options of `spotrun launch`. Each word that is no flag belongs to the flag before it. Do nothing if no
+    file is named, or if `flag` looks like one of the `known` flags.
 
     Raises:
-        SpecInvalid: the hint is the whole line, with the arguments of the script behind `--`.
+        SpecInvalid: the hint is the key, or the whole line, with the arguments of the script behind `--`.
     """
     end = words.index("--") if "--" in words else len(words)
     ours, scripts = list[str](), list[str]()
@@ -110,10 +129,30 @@ def require_dashes(command: str, words: Sequence[str], flag: str, known: Collect
     if not any(Path(word).is_file() for word in ours) or get_close_matches(flag, known, 1, LIKE):
         return
     line = shlex.join([*command.split(), *ours, "--", *scripts, *words[end + 1 :]])
-    reason = f"{command} has no option {flag}; arguments of the script go behind --"
-    refused = SpecInvalid(reason, hint=_of_the_job(flag, scripts, known) or line)
+    if flag in KEYS:
+        reason = "the job names its resources"
+        hint = f"{_resource(flag, scripts)} in the job file; an argument of the script goes behind --: {line}"
+    elif flag in of_launch and flag.startswith("--"):
+        reason = "it is an option of spotrun launch"
+        is_dry = flag == "--dry-run" and command in RENT_NOTHING
+        hint = f"leave it out; {command} {'rents nothing' if is_dry else '--help shows all options'}"
+    else:
+        reason, hint = "arguments of the script go behind --", _of_the_job(flag, scripts, known) or line
+    refused = SpecInvalid(f"{command} has no option {flag}; {reason}", hint=hint)
     refused.place = {"key": flag}
     raise refused
+
+
+def _resource(flag: str, words: Sequence[str]) -> str:
+    """Return the key of a job for a flag that names resources, with the value that follows the flag in `words`."""
+    after = words[next(at for at, word in enumerate(words) if word.partition("=")[0] == flag) :]
+    value = after[0].partition("=")[2] or next(iter(after[1:]), "…")
+    key = KEYS[flag] or flag.removeprefix("--")
+    if key == "spot_policy":
+        value = flag.removeprefix("--")
+    elif key == "accelerators" and not re.search("[A-Za-z]", value):
+        value = f"A10G:{value if value.isdecimal() else 1}"
+    return f"write `resources: {{{key}: {shlex.quote(value)}}}`"
 
 
 def _of_the_job(flag: str, words: Sequence[str], known: Collection[str]) -> str | None:

@@ -457,7 +457,11 @@ def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, s
             "compare x --last 0",
             "invalid value for '--last': Input should be greater than or equal to 1\n  try: --last N; ",
         ),
-        ("stop x y", "got unexpected extra argument(s) (y)\n  try: spotrun stop resnet50; "),
+        ("stop x y", "spotrun stop takes one RUN at a time, and y is one more\n  try: spotrun stop resnet50; "),
+        (
+            "validate a.py b.yaml",
+            "spotrun validate takes one JOB.yaml|SCRIPT.py at a time, and b.yaml is one more\n  try: spotrun validate ",
+        ),
     ],
 )
 def test_command_line_that_cannot_be_read_is_an_error_like_others(spotrun: Spotrun, typed: str, says: str) -> None:
@@ -465,6 +469,43 @@ def test_command_line_that_cannot_be_read_is_an_error_like_others(spotrun: Spotr
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"error: {says}")
     assert said.err.endswith(" --help shows all options\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--store /tmp/x status", "spotrun status --store /tmp/x"),
+        ("-y launch ok.yaml", "spotrun launch -y ok.yaml"),
+        ("checkpoints --store /tmp/x prune demo", "spotrun checkpoints prune --store /tmp/x demo"),
+    ],
+)
+def test_option_in_front_of_the_verb_is_shown_behind_it(spotrun: Spotrun, typed: str, meant: str) -> None:
+    said = spotrun(*typed.split())
+    assert (said.code, said.out) == (2, "")
+    assert said.err.endswith(f"  try: options go behind the verb: {meant}\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "says", "hint"),
+    [
+        ("launch job.yaml --gpus 4", "the job names its resources", "write `resources: {accelerators: A10G:4}` in"),
+        ("launch job.yaml --gpu=A100:8", "the job names its resources", "write `resources: {accelerators: A100:8}` in"),
+        ("launch job.yaml --zone us-east-1a -y", "the job names", "write `resources: {zone: us-east-1a}` in"),
+        ("plan job.yaml --instance-type g5.xlarge", "the job", "write `resources: {instance_type: g5.xlarge}` in"),
+        ("plan job.yaml --on-demand", "the job names", "write `resources: {spot_policy: on-demand}` in the job file"),
+        ("plan job.yaml --dry-run", "it is an option of spotrun launch", "leave it out; spotrun plan rents nothing"),
+        ("plan job.yaml --detach", "it is an option of spotrun launch", "leave it out; spotrun plan --help shows"),
+    ],
+)
+def test_option_that_a_command_lacks_is_no_argument_of_the_script(
+    runs: Path, spotrun: Spotrun, typed: str, says: str, hint: str
+) -> None:
+    Path("job.yaml").write_text("run: 'true'\n")
+    command, flag = typed.split()[0], typed.split()[2].partition("=")[0]
+    said = spotrun(*typed.split())
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith(f"error: spotrun {command} has no option {flag}; {says}")
+    assert f"\n  try: {hint}" in said.err
 
 
 def test_a_flag_is_suggested_only_if_it_is_like_the_one_that_was_typed(spotrun: Spotrun) -> None:
