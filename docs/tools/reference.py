@@ -52,6 +52,7 @@ def job_reference() -> str:
     text = NOTE.format("the schema") + (
         "# The job file\n\n"
         "A job is one YAML file. This page lists every key that it may contain; only `train` or `run` is required. "
+        "Keys of a SkyPilot file, such as `resources.disk_size`, [are translated](skypilot.md). "
         "`spotrun validate JOB.yaml` shows every mistake in a file with its line.\n\n"
         "Editors with a YAML language server (VS Code with the YAML extension, for example) complete keys, show their "
         "meaning and mark mistakes. For this, the first line of the job file has to name the JSON Schema:\n\n"
