@@ -73,7 +73,7 @@ def bill(
     given = [(patterns, read) for patterns, read in readers if patterns]
     if len(given) != 1:
         raise SpecInvalid(
-            f"one kind of bill can be compared at a time, but {len(given)} were given",
+            "no bill was given" if not given else "only one kind of bill can be compared at a time",
             hint=f"spotrun bill {quote(run)} with one of --cur FILE, --spot-feed FILE, --gcp-billing FILE",
         )
     ((patterns, read),) = given

@@ -16,7 +16,7 @@ def doctor(
     subjects: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[aws|gcp|slurm] [JOB.yaml]",
+            metavar="[local|aws|gcp|slurm] [JOB.yaml]",
             help="Also check your account on this cloud, and the needs of this job.",
         ),
     ] = None,

@@ -39,7 +39,9 @@ def down(run: RunOrNewest = None, store: StoreOption = None, yes: YesOption = Fa
         raise
     if others := [each.typed for each in namesakes(run, store, opened) if not _is_settled(each)]:
         say(f"note: other runs of this name go on, each ended by its id: {some_of(others)}")
-    confirm(yes, f"End {opened.id} and its instances now?", default=True, declined="nothing was ended")
+    if ended := _is_settled(opened):
+        say(f"note: {opened.id} has ended already")
+    confirm(yes or ended, f"End {opened.id} and its instances now?", default=True, declined="nothing was ended")
     try:
         with told(opened):
             take_down(opened)

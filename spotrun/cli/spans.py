@@ -45,5 +45,5 @@ def spans(
         )
     opened = open_run(run, store)
     exporter = OTLPSpanExporter(endpoint=f"{address.rstrip('/')}/v1/traces")
-    sent = send(opened.created.uid, stretches(opened.ledger.refresh()), exporter)
+    sent = send(opened.created.uid, stretches(opened.ledger.refresh()), exporter, address)
     print(f"sent {count_of(sent, 'span')} of {opened.id} to {address}")

@@ -113,9 +113,15 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
         else f"{instance_id} is not a running instance of {run.id}"
     )
     others = ", ".join(each.instance_id for each in living)
-    raise CloudError(
-        what, hint=f"running instances: {others}" if others else f"`spotrun why {run.typed}` shows what comes next"
-    )
+    ended = run.ledger.state.terminal
+    if others:
+        hint = f"running instances: {others}"
+    elif ended is not None:
+        what += f": it {ended.outcome if ended.outcome == 'failed' else f'is {ended.outcome}'}"
+        hint = f"`spotrun logs {run.typed}` shows its output, and `spotrun fetch {run.typed}` fetches its files"
+    else:
+        hint = f"`spotrun why {run.typed}` shows what comes next"
+    raise CloudError(what, hint=hint)
 
 
 def become(shell: Shell) -> None:

@@ -25,7 +25,8 @@ def stop(run: RunOrNewest = None, store: StoreOption = None, yes: YesOption = Fa
 
     if run is None:
         run = or_newest_here(run, store)
-        confirm(yes, "Stop this run?", default=True, declined="nothing was stopped")
+        ended = open_run(run, store, to_end=True).ledger.refresh().terminal is not None
+        confirm(yes or ended, "Stop this run?", default=True, declined="nothing was stopped")
     sweep = sweep_meant(run, store)
     if sweep is not None:
         sweep.request_stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,7 +53,8 @@ def validate(
         print_json(json_schema())
         return
     if spec_path is None:
-        raise SpecInvalid("no file was named", hint="spotrun validate JOB.yaml")
+        given = "JOB.yaml" if source is None else f"--from {quote(source)} SKY.yaml"
+        raise SpecInvalid("no file was named", hint=f"spotrun validate {given}")
     if write is not None and source is None:
         raise SpecInvalid("--write works only with --from sky", hint="add --from sky, or leave out --write")
     if source is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -23,21 +24,23 @@ TOGETHER = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def send(uid: str, stretches: Iterable[TraceSpan], exporter: SpanExporter) -> int:
+def send(uid: str, stretches: Iterable[TraceSpan], exporter: SpanExporter, address: str = "") -> int:
     """
-    Send the parts of a run's timeline as spans, and return the number of spans.
+    Send the parts of a run's timeline as spans, and return the number of spans. `address` is the collector's, for the
+    error. What the exporter logs about its own tries is not shown.
 
     A span's id is computed from the run and the part's key. So a part that is sent twice is still one span.
 
     Raises:
         SpotrunError: the collector did not accept the spans.
     """
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
     spans = spans_of(uid, stretches)
     for begin in range(0, len(spans), TOGETHER):
         if exporter.export(spans[begin : begin + TOGETHER]) is not SpanExportResult.SUCCESS:
             raise SpotrunError(
-                "the OpenTelemetry collector did not accept the spans",
-                hint="check --endpoint, and that the collector accepts HTTP",
+                f"no OpenTelemetry collector accepts the spans at {address}",
+                hint="check --endpoint, and that a collector accepts OTLP over HTTP there",
             )
     return len(spans)
 

@@ -34,7 +34,8 @@ def findings(subjects: list[str], store: str | None, wish: RentalFlags) -> Itera
     named = first if first in known_clouds() or (first.isalnum() and not Path(first).exists()) else None
     paths = subjects if named is None else subjects[1:]
     if len(paths) > 1:
-        raise SpecInvalid(f"doctor checks one job, not {len(paths)}", hint="spotrun doctor [aws|gcp|slurm] [JOB.yaml]")
+        hint = "spotrun doctor [local|aws|gcp|slurm] [JOB.yaml]"
+        raise SpecInvalid(f"doctor checks one job, not {len(paths)}", hint=hint)
     if named is None and wish != RentalFlags():
         raise SpecInvalid(
             "these options apply to the instances of a cloud, so name the cloud",

@@ -105,7 +105,7 @@ class Market(NamedTuple):
         first = "the first instance needs" if nodes == 1 else f"the {nodes} instances need"
         needed = "" if least is None else f": {first} ${plain_usd(least)}"
         reason = f"nothing could be launched: {why}"
-        return SpecInvalid(reason, hint=f"raise budget.max_usd{needed}", key=("budget", "max_usd"))
+        return SpecInvalid(reason, hint=f"give a larger budget{needed}", key=("budget", "max_usd"))
 
     def _refuse_a_far_bucket(self) -> None:
         """

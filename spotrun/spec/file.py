@@ -159,7 +159,7 @@ def _document(path: Path) -> Document:
         return Document({"train": {"script": path.name}})
     if path.suffix in _NO_JOBS:
         what, instead = _NO_JOBS[path.suffix]
-        raise _unreadable(path, what, instead.format(shown(path.name)), _NAME_A_JOB)
+        raise _unreadable(path, what, instead.format(shlex.quote(shown(path, 200))), _NAME_A_JOB)
     document = read_yaml(read_text(path))
     if {"apiVersion", "kind"} <= document.data.keys():
         raise _unreadable(path, "is a Kubernetes file, not a job", hint=_NAME_A_JOB)
@@ -369,11 +369,11 @@ def require_script(path: Path) -> None:
     Raises:
         SpecFileInvalid: `path` is neither.
     """
-    require_file(path)
+    require_file(path, "name a Python script or a shell script that exists")
     if path.suffix not in (SCRIPT, *SHELLS):
         no_script = ("is neither a Python script nor a shell script", "name a file that ends with .py or .sh")
         what, instead = _NO_JOBS.get(path.suffix, no_script)
-        raise _unreadable(path, what, instead.format(shown(path.name)), "spotrun init train.py")
+        raise _unreadable(path, what, instead.format(shlex.quote(shown(path, 200))), "spotrun init train.py")
 
 
 def require_file(path: Path, hint: str = _NAME_A_JOB) -> None:

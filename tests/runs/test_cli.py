@@ -59,7 +59,7 @@ def test_dry_run_ticks_what_the_first_decision_requests(sandbox: Sandbox) -> Non
     assert "on-demand" in ticked("--deadline", "8h"), "the work is unknown, so it begins on demand"
     small = sandbox.job("small")
     small.write_text(small.read_text() + "budget: {max_usd: 0.001}\n")
-    assert "raise budget.max_usd" in sandbox.ask("launch", small, "-y", code=2)
+    assert "give a larger budget" in sandbox.ask("launch", small, "-y", code=2)
     assert not sandbox.store.exists()
 
 

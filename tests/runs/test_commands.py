@@ -168,7 +168,7 @@ def test_bill_compares_a_run_in_a_store_and_ends_with_12_where_something_is_left
     write_csv(cur, cost_and_usage_rows([*lines, replace(lines[0], resource="i-0ff")]))
     output = sandbox.call("bill", "demo", "--cur", cur, code=12)
     assert "1 of 4 lines not explained" in output
-    assert "one kind of bill can be compared at a time, but 0 were given" in sandbox.ask("bill", "demo", code=2)
+    assert "no bill was given\n  try: spotrun bill demo with one of --cur FILE" in sandbox.ask("bill", "demo", code=2)
 
 
 @pytest.fixture

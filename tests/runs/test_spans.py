@@ -173,7 +173,10 @@ def test_a_collector_that_refuses_them_is_one_error(runs: Path, spotrun: Spotrun
     collector.code = 400
     said = spotrun("spans", "demo", "--endpoint", collector.url)
     assert (said.code, said.out) == (1, "")
-    assert "did not accept the spans" in said.err
+    assert said.err == (
+        f"error: no OpenTelemetry collector accepts the spans at {collector.url}\n"
+        "  try: check --endpoint, and that a collector accepts OTLP over HTTP there\n"
+    )
     assert "Traceback" not in said.err
     wrong = spotrun("spans", "demo", "--endpoint", "localhost:4318")
     assert wrong.code == 2

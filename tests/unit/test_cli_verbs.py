@@ -210,6 +210,35 @@ def test_chaos_says_that_a_run_has_ended(runs: Path, spotrun: Spotrun) -> None:
 # -- clearing away -----------------------------------------------------------------------------------------------------
 
 
+def test_stop_down_and_ssh_say_that_a_run_has_ended(
+    runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ended(runs, "done", "0123456789")
+    monkeypatch.setattr("spotrun.runs.open_run.or_newest_here", lambda run, store: run or str(folder))
+    assert "has ended already" in spotrun("stop").out
+    said = spotrun("down")
+    assert (said.code, said.err) == (0, "note: done-0123456789 has ended already\n")
+    assert "spotrun fetch" in spotrun("ssh", "done").err
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("validate --from sky", "try: spotrun validate --from sky SKY.yaml"),
+        ("launch sub/pi.sh", "`spotrun init sub/pi.sh` writes a JOB.yaml"),
+        ("init nosuch.py", "try: name a Python script or a shell script that exists"),
+        ("launch cheap.yaml --budget 0.00001 --dry-run", "try: give a larger budget: the first instance needs $"),
+    ],
+)
+def test_hint_repeats_what_was_typed_as_far_as_it_was_right(
+    typed: str, says: str, runs: Path, spotrun: Spotrun
+) -> None:
+    Path("sub").mkdir()
+    Path("sub/pi.sh").touch()
+    Path("cheap.yaml").write_text("run: 'true'\n")
+    assert says in spotrun(*typed.split()).err
+
+
 def test_ended_run_is_deleted_whole_after_a_confirmation(runs: Path, spotrun: Spotrun) -> None:
     folder = ended(runs, "old", "1" * 10)
     disk, other = left_disk(runs.parent / "cloud", "1" * 10, "a"), left_disk(runs.parent / "cloud", "2" * 10, "b")
