@@ -10,6 +10,7 @@ leaves out that folder, and `!.env` includes that file.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -64,7 +65,7 @@ def travelling(folder: Path, runs: str = "") -> UploadSelection:
     keys, and they change all the time.
 
     Raises:
-        SpecInvalid: a file of rules cannot be read.
+        SpecInvalid: a file of rules, or a file or folder that travels, cannot be read.
     """
     own = _rules(folder / OWN_RULES)
     above = [(parent, rules) for parent in _up_to_repository(folder) if (rules := _rules(parent / GIT_RULES))]
@@ -79,8 +80,8 @@ def to_upload(folder: Path, runs: str, script: str | None, max_gb: float) -> Upl
     path of the job's script in the folder, if it has one.
 
     Raises:
-        SpecInvalid: the script does not travel, the files have more than `max_gb` GB, or a file of rules cannot be
-            read.
+        SpecInvalid: the script does not travel, the files have more than `max_gb` GB, or a file of rules, or a file or
+            folder that travels, cannot be read.
     """
     found = travelling(folder, runs)
     if script is not None:
@@ -180,14 +181,27 @@ def _look(
             continue
         name = path.relative_to(top).as_posix()
         if path.is_dir():
-            left_out = _judge(path, f"{name}/", own, git)
-            if left_out is None or _may_take_along(own, git):
+            left_out, can_enter = _judge(path, f"{name}/", own, git), _may(path, os.R_OK | os.X_OK)
+            if left_out is None and not can_enter:
+                raise _closed(path, f"{name}/")
+            if left_out is None or (can_enter and _may_take_along(own, git)):
                 _look(top, path, own, git, found, runs)
             else:
                 getattr(found, left_out).append(f"{name}/")
         elif path.is_file():
             left_out = _judge(path, name, own, git)
+            if left_out is None and not _may(path, os.R_OK):
+                raise _closed(path, name)
             (found.files.append(path) if left_out is None else getattr(found, left_out).append(name))
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=True)
+
+
+def _closed(path: Path, name: str) -> SpecInvalid:
+    hint = f"add the line /{name} to {OWN_RULES} in the work folder, so that it is not uploaded"
+    return SpecInvalid(f"{path} cannot be read by this user", hint=hint, key=("workdir",))
 
 
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
@@ -225,7 +239,7 @@ def _holds_key(path: Path) -> bool:
         with path.open("rb") as file:
             data = file.read(KEY_FILE_MAX_BYTES + 1 if in_json else _BEGINNING_BYTES)
     except OSError:
-        return False  # packing the file will fail too, and report the error
+        return False
     return bool(_KEY_BEGINS.match(data)) or (in_json and len(data) <= KEY_FILE_MAX_BYTES and KEY_MARK in data)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from spotrun.errors import SpecInvalid
 from spotrun.folder.travelling import KEY_MARK, OWN_RULES, require_script, told, travelling
+from tests.support.no_root_rights import no_root_rights
 
 NAMES = ("a", "b", "data", "x.csv", "x.pt", "train.py", "deep", "ä b")
 PATTERNS = (
@@ -125,3 +126,16 @@ def test_rules_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / OWN_RULES).write_bytes(b"x" * (2 << 20))
     with pytest.raises(SpecInvalid, match=r"\.spotrunignore cannot be read: it is larger than"):
         travelling(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["closed/", "data/x.csv"])
+def test_what_this_user_may_not_read_is_refused_with_the_line_that_leaves_it_out(tmp_path: Path, name: str) -> None:
+    tree(tmp_path, **{"train.py": "", "closed/runs/a": "", "data/x.csv": ""})
+    (tmp_path / name).chmod(0)
+    with no_root_rights():
+        with pytest.raises(SpecInvalid, match=f"{tmp_path / name} cannot be read by this user") as refused:
+            names(tmp_path)
+        assert f"add the line /{name} to {OWN_RULES}" in str(refused.value.hint)
+        tree(tmp_path, **{OWN_RULES: f"/{name}\n!train.py\n"})
+        assert "train.py" in names(tmp_path)
+    (tmp_path / name).chmod(0o700)
