@@ -189,7 +189,7 @@ def test_each_decision_is_dated_and_in_the_index() -> None:
         ("failures.md P27, R99", ["1: R99"]),
         ("one\ntwo (P15), (P28, P99)", ["2: P99"]),
         ("rows P1 to P28, rows (N1, N2, ...)", []),
-        ("Battery T4, battery T13", ["1: T13"]),
+        ("Battery T4, battery T14", ["1: T14"]),
         ("def test_p4_n17_it_is_told() -> None:", ["1: N17"]),
         ("a pickle of protocol 0, P50 to P95, S3, H100", []),
         ("decision 999", ["decision 999"]),
