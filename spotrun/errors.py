@@ -11,6 +11,7 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     │   ├── StoreUnavailable         a temporary fault: retry until a deadline
     │   │   ├── LoginExpired         the user has to log in again: report it, and wait
     │   │   └── WritesRefused        the store is full, over quota or read-only: tell the user at once, and wait
+    │   ├── LoginMissing             this machine has no credentials that the store accepts: the user has to log in
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders hold the same run
     │   ├── RunMisnamed              the name of a folder is not the name of the run in it
@@ -145,9 +146,11 @@ class Unsound(Exception):
 class Mistakes:
     """
     Collects the errors of independent checks, so that the user gets all of them at once. Each check is a `with` block.
-    If a check cannot use the cloud or lacks a package, `refuse` is called immediately, because the others would fail
-    for the same reason. If a cloud's error has a key of the job, only the resource that the key names is at fault.
-    An error that several checks report is kept once.
+            found = error.errors if isinstance(error, SeveralInvalid) else [error]
+            told = {(each.message, key) for each in self.errors for key in (each.key, ())}
+            self.errors += [each for each in found if (each.message, each.key) not in told]
+        alone = isinstance(error, (LoginMissing, LoginExpired, NotInstalled))
+        if alone or (isinstance(error, CloudError) and not error.key):
     """
 
     def __init__(self) -> None:
@@ -158,10 +161,15 @@ class Mistakes:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if isinstance(error, SpotrunError):
+<<<<<<< HEAD
             found = error.errors if isinstance(error, SeveralInvalid) else [error]
             told = {(each.message, key) for each in self.errors for key in (each.key, ())}
             self.errors += [each for each in found if (each.message, each.key) not in told]
         if isinstance(error, NotInstalled) or (isinstance(error, CloudError) and not error.key):
+=======
+            self.errors += error.errors if isinstance(error, SeveralInvalid) else [error]
+        if isinstance(error, (CloudError, LoginMissing, LoginExpired, NotInstalled)):
+>>>>>>> 8b8e4eae (Report a missing login alone, not as mistakes of the file)
             self.refuse()
         return isinstance(error, (SpotrunError, Unsound))
 
@@ -188,6 +196,10 @@ class LoginExpired(StoreUnavailable):
 
 
 class WritesRefused(StoreUnavailable):
+    pass
+
+
+class LoginMissing(StoreError):
     pass
 
 

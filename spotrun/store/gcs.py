@@ -22,7 +22,7 @@ from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
 
 from spotrun.address import BETWEEN_REGIONS
-from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable, WritesRefused
+from spotrun.errors import LoginMissing, ObjectMissing, StoreError, StoreUnavailable, WritesRefused
 from spotrun.store.http import ANSWERS, CONNECT_S, FULL, NO_STORE, READ_S, BucketStore, Verbs, passes, settings
 from spotrun.store.key_readers import gcs_key_readers
 from spotrun.store.lifecycle import gcs_expiries
@@ -152,7 +152,7 @@ class GcsStore(BucketStore):
             case auth.GoogleAuthError() if isinstance(error, auth.TransportError) or error.retryable:
                 return StoreUnavailable(f"{what}: the credentials are temporarily unavailable: {error}")
             case auth.GoogleAuthError():
-                return StoreError(f"{what}: {error}", hint=_LOGIN_REFUSED)
+                return LoginMissing(f"{what}: {error}", hint=_LOGIN_REFUSED)
             case _ if isinstance(error, _PASSING):
                 return StoreUnavailable(f"{what}: {error}", hint="check the network")
         return None

@@ -28,7 +28,7 @@ from botocore.config import Config
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError as BrokenBody
 
-from spotrun.errors import LoginExpired, ObjectMissing, StoreError, StoreUnavailable, WritesRefused
+from spotrun.errors import LoginExpired, LoginMissing, ObjectMissing, StoreError, StoreUnavailable, WritesRefused
 from spotrun.store import request_counts
 from spotrun.store.http import (
     ANSWERS,
@@ -201,9 +201,10 @@ class S3Store(BucketStore):
                 return StoreUnavailable(f"{what}: {error}", hint=_EXPIRED)
             case _ if isinstance(error, _PASSING):
                 return StoreUnavailable(f"{what}: {error}", hint="check the network, and AWS_ENDPOINT_URL if it is set")
+            case _ if isinstance(error, _LOGGED_OUT):
+                return LoginMissing(f"{what}: {error}", hint=_LOG_IN)
             case sdk.BotoCoreError() | Boto3Error():
-                hint = _LOG_IN if isinstance(error, _LOGGED_OUT) else _CREDENTIALS
-                return StoreError(f"{what}: {error}", hint=hint)
+                return StoreError(f"{what}: {error}", hint=_CREDENTIALS)
         return None
 
 

@@ -27,7 +27,15 @@ from spotrun.clouds.aws.quotas import quota_of
 from spotrun.clouds.aws.run_role import CheckedRunRoles, RunRoles
 from spotrun.clouds.identity_trial import DENIED_WITHIN, LOOK_AGAIN_S
 from spotrun.doctor.finding import Finding, Verdict
-from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown, SpecInvalid, StoreError
+from spotrun.errors import (
+    AccessDenied,
+    CloudError,
+    CloudUnavailable,
+    IdentityUnknown,
+    LoginMissing,
+    SpecInvalid,
+    StoreError,
+)
 from spotrun.offering import CapacityType
 from spotrun.secrets.reference import PARAMETER, Reference
 from spotrun.spec.model import ResourcesSpec, RunSpec
@@ -759,7 +767,7 @@ def test_a_store_that_is_named_by_flag_is_that_of_the_job_too(
     assert f"ok      store: {store}\n" in called.call("doctor", "aws", examined_job, "--store", store)
 
 
-def test_doctor_without_a_login_says_how_to_log_in_and_calls_no_store_fine(
+def test_doctor_and_launch_without_a_login_say_only_how_to_log_in(
     account: GuardedAccount, sandbox: Sandbox, called: Spotrun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_bucket(account)
@@ -771,6 +779,10 @@ def test_doctor_without_a_login_says_how_to_log_in_and_calls_no_store_fine(
     assert "ok      store" not in told
     assert told.count("FAILED  store") == 1
     assert told.count("try: log in by `aws sso login`") == 2
+    told = called.call("launch", job(sandbox, store), "--dry-run", code=LoginMissing.exit_code)
+    assert "problems in" not in told
+    assert told.count("Unable to locate credentials") == told.count("try: log in by `aws sso login`") == 1
+    assert "correct the file" not in told
 
 
 @pytest.mark.parametrize(
