@@ -11,6 +11,7 @@ mapping already has.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,10 @@ _resolver = yaml.resolver.Resolver()
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})", re.ASCII)
 _FLOAT = re.compile(r"[-+]?([0-9]{1,18}\.[0-9]{0,18}|\.[0-9]{1,18})([eE][-+]?[0-9]{1,2})?", re.ASCII)
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
+_PAIR = re.compile(r" *[\w.-]+:( |$)", re.ASCII)
+_WORD = re.compile(r" *[A-Za-z_]\w* *", re.ASCII)
+_NO_COLON = re.compile(r"([A-Za-z_]\w*) +[\[{].*", re.ASCII | re.DOTALL)
+"""Matches `budget {max_usd`, which YAML reads as a key in a line such as `budget {max_usd: 4}`."""
 _CLOSED_BY = {"{": "}", "[": "]", '"': '"', "'": "'"}
 _NO_VALUE = "has no value"
 NULLS = ("", "~", "null", "Null", "NULL")
@@ -122,6 +127,7 @@ def read_yaml(text: str, begin: str = BEGIN) -> Document:
         found = (
             _unclosed(error, text, composer.newest)
             or _unspaced(error, text, composer.newest)
+            or _misindented(error, text)
             or _syntax_problem(error, text)
         )
         document.problems.append(found)
@@ -200,6 +206,35 @@ def _unspaced(error: yaml.MarkedYAMLError, text: str, newest: Any) -> tuple[Posi
     return found
 
 
+def _misindented(error: yaml.MarkedYAMLError, text: str) -> tuple[Position, Problem] | None:
+    """
+    Return the problem of a `key: value` line that is indented neither like the line above it nor like a section that
+    encloses that line; None if the parser did not stop at such a line.
+    """
+    lines = text.splitlines()[: error.problem_mark.line + 1] if error.problem_mark else []
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and line.lstrip()[0] != "#"]
+    if len(numbered) < 2 or numbered[-1][0] != len(lines) or not _PAIR.match(lines[-1]):
+        return None
+    *before, (above, line) = numbered[:-1]
+    width, width_above = _width(lines[-1]), _width(line)
+    at = Position(len(lines), width + 1)
+    if width > width_above and _WORD.fullmatch(line):
+        missing = Problem((), "is not YAML: a colon is missing", f"write {line.strip()}:")
+        return Position(above, width_above + 1), missing
+    if width > width_above and _PAIR.match(line) and not line.rstrip().endswith(":"):
+        reason = f"is not YAML: it is indented by {width}, and line {above} by {width_above}"
+        return at, Problem((), reason, f"indent it by {width_above}, like line {above}")
+    outer = next((number for number, each in reversed(before) if _width(each) < width), None)
+    if outer is None or width >= width_above or any(_width(each) == width for _, each in before):
+        return None
+    reason = f"is not YAML: it is indented by {width}, line {above} by {width_above}, and line {outer} by"
+    return at, Problem((), f"{reason} {_width(lines[outer - 1])}", "indent it like one of them")
+
+
+def _width(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
 def _advice_on_space(text: object) -> str | None:
     pair = pair_without_space(text)
     return pair and f"write a space after the colon: {pair[0]}: {shown(pair[1])}"
@@ -275,7 +310,9 @@ class _Composer:
     def aliased(self, event: Any, at: Position) -> _Node:
         anchored = self.anchors.get(event.anchor)
         if anchored is None:
-            raise _Stop(at, f"*{shown(event.anchor)} has no anchor above it", "write the value out")
+            close = difflib.get_close_matches(event.anchor[:100], self.anchors, 1, cutoff=0.6)
+            advice = f"did you mean *{shown(close[0])}?" if close else "write the value out"
+            raise _Stop(at, f"*{shown(event.anchor)} has no anchor above it", advice)
         return anchored
 
     def built(self, event: Any, at: Position, depth: int) -> _Node:
@@ -326,6 +363,11 @@ class _Constructor:
             if pair and name.plain and not item.content and item.kind == "scalar":
                 self.report(name.at, (*key, pair[0]), _NO_VALUE, f"write {': '.join(map(shown, pair))}, with a space")
                 word, item = pair[0], replace(item, content=pair[1])
+            if name.plain and (uncoloned := _NO_COLON.fullmatch(word)):
+                below = (*key, uncoloned[1])
+                self.report(name.at, below, "a colon is missing after it", f"write {uncoloned[1]}: {{…}}")
+                self.document.unreadable.add(below)
+                continue
             below = (*key, word)
             if word in read:
                 first = self.document.positions[below].line
