@@ -146,11 +146,9 @@ class Unsound(Exception):
 class Mistakes:
     """
     Collects the errors of independent checks, so that the user gets all of them at once. Each check is a `with` block.
-            found = error.errors if isinstance(error, SeveralInvalid) else [error]
-            told = {(each.message, key) for each in self.errors for key in (each.key, ())}
-            self.errors += [each for each in found if (each.message, each.key) not in told]
-        alone = isinstance(error, (LoginMissing, LoginExpired, NotInstalled))
-        if alone or (isinstance(error, CloudError) and not error.key):
+    If a check cannot use the cloud, or lacks a login or a package, `refuse` is called immediately, because the others
+    would fail for the same reason. If a cloud's error has a key of the job, only the resource that the key names is at
+    fault. An error that several checks report is kept once.
     """
 
     def __init__(self) -> None:
@@ -161,15 +159,11 @@ class Mistakes:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if isinstance(error, SpotrunError):
-<<<<<<< HEAD
             found = error.errors if isinstance(error, SeveralInvalid) else [error]
             told = {(each.message, key) for each in self.errors for key in (each.key, ())}
             self.errors += [each for each in found if (each.message, each.key) not in told]
-        if isinstance(error, NotInstalled) or (isinstance(error, CloudError) and not error.key):
-=======
-            self.errors += error.errors if isinstance(error, SeveralInvalid) else [error]
-        if isinstance(error, (CloudError, LoginMissing, LoginExpired, NotInstalled)):
->>>>>>> 8b8e4eae (Report a missing login alone, not as mistakes of the file)
+        alone = isinstance(error, (LoginMissing, LoginExpired, NotInstalled))
+        if alone or (isinstance(error, CloudError) and not error.key):
             self.refuse()
         return isinstance(error, (SpotrunError, Unsound))
 

@@ -40,7 +40,7 @@ from spotrun.spec.market_script import Action
 from spotrun.spec.own_machine import FIGURES, HardwareSpec
 from spotrun.spec.problems import problems_of
 from spotrun.spec.strict import Model
-from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type, written_list
+from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type, words_of, written_list
 from spotrun.units import Steps, Unreadable, format_duration, shown
 
 DEEP_LEARNING_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
@@ -98,12 +98,15 @@ class TrainSpec(Model):
             yield Unreadable("belongs to script, not to run", "write the arguments into run", at=("args",))
 
     def _one_word_in_each_argument(self) -> Iterator[Unreadable]:
-        """Refuse `--epochs 2` in one item, unless the item before is an option, whose value it may be."""
+        """
+        Refuse `--epochs 2` and `--name "my run"` in one item, unless the item before is an option, whose value it may
+        be.
+        """
         for index, arg in enumerate(self.args):
-            pair = re.fullmatch(r"(--[A-Za-z][\w-]*) +(\S+)", arg, re.ASCII)
-            if pair and (index == 0 or not self.args[index - 1].startswith("-")):
+            pair = re.fullmatch(r"""--[A-Za-z][\w-]* +(\S+|"[^"]*"|'[^']*')""", arg, re.ASCII)
+            if pair and not (index and re.fullmatch(r"--?[A-Za-z][\w-]*", self.args[index - 1], re.ASCII)):
                 reason = f"{shown(arg)!r} is one word for the script, with a space in it"
-                yield Unreadable(reason, f"write {written_list(pair.groups())}", at=("args", index))
+                yield Unreadable(reason, f"write {written_list(words_of(arg))}", at=("args", index))
 
     checks = (_exactly_one, _only_scripts_have_arguments)
     checks_if_new = (_one_word_in_each_argument,)

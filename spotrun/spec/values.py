@@ -25,6 +25,7 @@ from pydantic import ValidationInfo
 from spotrun import address
 from spotrun.errors import StoreError
 from spotrun.secrets import reference as secret_reference
+from spotrun.secrets.named_values import names_secret
 from spotrun.secrets.redaction import holds_credential
 from spotrun.spec import condition
 from spotrun.spec.patterns import read_pattern
@@ -167,8 +168,12 @@ def read_name(value: object) -> str:
 
 
 def name_from(text: str) -> str:
-    """Convert text to the nearest allowed name: `ResNet_50.v2` becomes `resnet-50-v2`."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-") or "run"
+    """
+    Convert text to the nearest allowed name: `ResNet_50.v2` becomes `resnet-50-v2`. Letters lose their accents: `jöb`
+    becomes `job`.
+    """
+    letters = re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", text))
+    return re.sub(r"[^a-z0-9]+", "-", letters.casefold()).strip("-")[:63].strip("-") or "run"
 
 
 PRIVATE_FOLDER = ".spotrun"
@@ -325,8 +330,26 @@ def _arg(value: object, index: int) -> str:
 def read_envs(value: object) -> dict[str, str]:
     """Read environment variables. Numbers and booleans become text by Python's `str`, as in SkyPilot."""
     if not isinstance(value, dict):
-        raise Unreadable(f"must be a mapping, not {kind_of(value)}", "write {NAME: value}")
+        raise Unreadable(f"must be a mapping, not {kind_of(value)}", _instead_of_list(value) or "write {NAME: value}")
     return {_env_name(name): _env_value(name, item) for name, item in value.items()}
+
+
+def _instead_of_list(value: object) -> str | None:
+    """
+    Return the advice to write a list of variables, such as `[A=b]` or `[{A: b}]`, as a mapping, and to write those with
+    secrets under `secrets`. Return None for another value.
+    """
+    envs: dict[object, object] = {}
+    for item in value if isinstance(value, list) else ():
+        pair = re.fullmatch(rf"({_NAME})=(.*)", str(item), re.ASCII | re.DOTALL)
+        envs |= item if isinstance(item, dict) else {pair[1]: pair[2]} if pair else {}
+        if not (isinstance(item, dict) or pair):
+            return None
+    hidden = [name for name, item in envs.items() if names_secret(str(name)) or holds_credential(str(item))]
+    shared = {name: item for name, item in envs.items() if name not in hidden}
+    named = f"secrets: [{shown(', '.join(map(str, hidden)))}]"
+    parts = [*([in_yaml(shared)] if shared else []), *([named] if hidden else [])]
+    return f"write {' and '.join(parts)}" if parts else None
 
 
 def read_secrets(value: object) -> dict[str, str]:
@@ -383,7 +406,9 @@ def _reference(name: str, value: object) -> str:
 
 def _env_name(name: str) -> str:
     if not re.fullmatch(_NAME, name, re.ASCII):
-        raise Unreadable("is not a variable name", "use letters, digits and _, and start with no digit", at=(name,))
+        likely = shown(re.sub(r"^(?=\d)|\W", "_", name, flags=re.ASCII))
+        advice = f"write {likely}" if likely.strip("_") else "use letters, digits and _, and start with no digit"
+        raise Unreadable("is not a variable name", advice, at=(name,))
     if name.startswith("SPOTRUN_"):
         raise Unreadable("names that start with SPOTRUN_ belong to spotrun", "choose another name", at=(name,))
     return name
@@ -421,8 +446,10 @@ def read_uri(value: object) -> str:
 def read_every(value: object) -> Literal["auto"] | timedelta | Steps:
     if value == "auto":
         return "auto"
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        raise Unreadable(f"{value} has no unit", f'write "{_steps(value)}" or {value}s, {value}m or {value}h')
+    if (count := _whole(value)) is not None:
+        if count <= 0:
+            raise Unreadable(f"must be above 0, not {shown(value)}", 'write auto, 10m or "500 steps"')
+        raise Unreadable(f"{shown(value)} has no unit", f'write "{_steps(count)}" or {count}s, {count}m or {count}h')
     if isinstance(value, str) and re.fullmatch(r"(\d+\s*)?epochs?", value.strip(), re.ASCII):
         raise Unreadable(f"{shown(value)} is not a time", "write auto, which also saves at the end of each epoch")
     if isinstance(value, Steps) or (isinstance(value, str) and parse_steps(value) is not None):
@@ -441,6 +468,12 @@ def read_steps(value: object) -> Steps:
     return steps
 
 
+def _whole(value: object) -> int | None:
+    """Return the whole number that a value is, in any notation: 1e3 is 1000. Return None for another value."""
+    number = None if isinstance(value, bool) else re.fullmatch(r"-?\d{1,9}(\.\d*)?([eE]\+?\d)?", str(value), re.ASCII)
+    return int(Decimal(number[0])) if number and Decimal(number[0]) % 1 == 0 else None
+
+
 def _steps(count: object) -> str:
     return f"{shown(count)} step{'' if count == 1 else 's'}"
 
@@ -456,7 +489,7 @@ def read_share(value: object) -> Decimal:
 
 
 def read_positive_duration(value: object) -> timedelta:
-    duration = parse_duration(value)
+    duration = timedelta() if _whole(value) == 0 else parse_duration(value)
     if not duration:
         raise Unreadable("must be longer than 0s", "write it like 10m")
     return duration
@@ -559,6 +592,8 @@ def read_baseline(value: object) -> str:
     try:
         return f"{parse_usd(value):f}"
     except Unreadable as error:
+        if difflib.get_close_matches(str(value).lower().replace("_", "-"), (ON_DEMAND,), cutoff=0.8):
+            raise Unreadable(f"{shown(value)!r} is no baseline", f"did you mean {ON_DEMAND}?") from error
         raise Unreadable(error.message, f"{error.suggestion}, an instance type, or on-demand") from error
 
 
@@ -612,7 +647,8 @@ def read_gigabytes(value: object) -> float:
 
 def _number(value: object, what: str, fix: str) -> int | float | Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise Unreadable(f"must be {what}, not {kind_of(value)}", fix)
+        bare = re.fullmatch(r"(\d+(\.\d+)?)\s*(x|GB|GiB)?", str(value), re.ASCII | re.IGNORECASE)
+        raise Unreadable(f"must be {what}, not {kind_of(value)}", f"write {bare[1]}" if bare else fix)
     return value
 
 
@@ -632,9 +668,13 @@ def read_accelerators(value: object) -> Accelerators:
         return value
     if isinstance(value, list) or (isinstance(value, dict) and len(value) > 1):
         raise Unreadable("is a choice, and only one kind belongs here", "name one, like V100:1")
+    if is_plain(value):
+        raise Unreadable(f"must be text that names a GPU, not {kind_of(value)}", "write it like A10G:1")
     name, count = next(iter(value.items()), ("", 1)) if isinstance(value, dict) else _split(value)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name, re.ASCII):
         raise Unreadable(f"{shown(value)!r} names no accelerator", "write it like V100:1")
+    if re.fullmatch(r"[\d.]+[MGT]i?B", name, re.ASCII | re.IGNORECASE):
+        raise Unreadable(f"{name} is a memory size", "name a GPU, like A10G:1")
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024:
         raise Unreadable(f"{shown(count)!r} is not a whole number of accelerators", f"write {shown(name)}:1")
     return Accelerators(name, count)

@@ -138,7 +138,7 @@ def test_a_file_becomes_typed_values_with_absolute_paths(folder: Path) -> None:
 
 def test_the_shortest_file_gets_the_documented_defaults(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
-    spec = load_spec(write(folder, "run: python train.py", name="ResNet_50.v2.yaml"))
+    spec = load_spec(write(folder, "run: python train.py", name="RésNet_50.v2.yaml"))
     assert (spec.name, spec.workdir, spec.train.run) == ("resnet-50-v2", folder, "python train.py")
     assert (spec.resources.cloud, spec.resources.spot_policy) == ("local", "auto")
     assert (spec.checkpoint.uri, spec.checkpoint.every) == ("/home/someone/.spotrun/runs", "auto")
