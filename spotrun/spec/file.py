@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import copy
 import difflib
@@ -11,7 +12,7 @@ import re
 import shlex
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,19 @@ from spotrun.spec.kinds import ANY_OF, entries_of
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec, files_of_module
 from spotrun.spec.own_machine import this_host
+from spotrun.spec.patterns import read_pattern
 from spotrun.spec.places import HARDWARE, HOME, has_machine, read_places
-from spotrun.spec.problems import OWN, Key, Problem, dotted, problem_at, problems_of, sentence, with_accepted_choices
+from spotrun.spec.problems import (
+    OWN,
+    Key,
+    Problem,
+    dotted,
+    problem_at,
+    problems_of,
+    sentence,
+    unknown_key,
+    with_accepted_choices,
+)
 from spotrun.spec.sky.job import translate
 from spotrun.spec.strict import Model
 from spotrun.spec.values import (
@@ -161,8 +173,9 @@ def _document(path: Path) -> Document:
         what, instead = _NO_JOBS[path.suffix]
         raise _unreadable(path, what, instead.format(shlex.quote(shown(path, 200))), _NAME_A_JOB)
     document = read_yaml(read_text(path))
-    if {"apiVersion", "kind"} <= document.data.keys():
-        raise _unreadable(path, "is a Kubernetes file, not a job", hint=_NAME_A_JOB)
+    for keys, kind in _OF_OTHERS:
+        if keys <= document.data.keys():
+            raise _unreadable(path, f"is a {kind}, not a job", hint=_NAME_A_JOB)
     return document
 
 
@@ -176,6 +189,7 @@ def resolve(
     """
     if not draft.hopeless():
         _leave_out_own_keys(draft)
+        _take_misspelt(draft)
         _take_places(draft)
         _take_sky(draft)
         draft.ours = copy.deepcopy(draft.data)
@@ -359,6 +373,8 @@ SHELLS = (".sh", ".bash")
 _SHELL = ("is a shell script, not a job", "`spotrun init {}` writes a JOB.yaml that runs it")
 _NO_JOBS = {".ipynb": _NOTEBOOK, **dict.fromkeys(SHELLS, _SHELL)}
 """Kinds of files that users sometimes give instead of a job, by suffix: what such a file is, and what to do instead."""
+_OF_OTHERS = (({"apiVersion", "kind"}, "Kubernetes file"), ({"on", "jobs"}, "GitHub Actions workflow"))
+"""Files of other programs that users sometimes give instead of a job: keys that each has, and what it is."""
 _NAME_A_JOB = "name a JOB.yaml or a Python script; `spotrun init SCRIPT` writes a JOB.yaml for a script"
 
 
@@ -409,6 +425,8 @@ def read_text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if b"\0" in content and not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise _unreadable(path, "is not a text file", hint=_NAME_A_JOB) from None
         line = content.count(b"\n", 0, error.start) + 1
         raise _unreadable(path, f"line {line} is not UTF-8", "save the file as UTF-8") from None
 
@@ -464,6 +482,20 @@ def _leave_out_own_keys(draft: Draft) -> None:
                 leave_out(item, (*at, index))
 
     leave_out(draft.data, ())
+
+
+def _take_misspelt(draft: Draft) -> None:
+    """Report each misspelt section, such as `Budget`, and move it to its right name, so that its keys are checked."""
+    unreadable = draft.document.unreadable
+    for name in [name for name, value in draft.data.items() if isinstance(value, dict)]:
+        problem = unknown_key((name,), RunSpec, {})
+        others = RunSpec.model_fields.keys() - draft.data.keys()
+        if name in RunSpec.model_fields or len(problem.meant) != 1 or problem.meant[0] not in others:
+            continue
+        draft.problems.append((None, replace(problem, meant=())))
+        draft.data[str(problem.meant[0])] = draft.data.pop(name)
+        draft.spelled[problem.meant] = (name,)
+        unreadable |= {(*problem.meant, *key[1:]) for key in unreadable if key[:1] == (name,)}
 
 
 def _take_sky(draft: Draft) -> None:
@@ -555,11 +587,17 @@ def _take_use_spot(draft: Draft) -> None:
 
 def _take_outputs(draft: Draft) -> None:
     """If `outputs` is a list of patterns, move the list to `outputs.files`."""
-    if isinstance(draft.data.get("outputs"), list):
-        draft.data["outputs"] = {"files": draft.data["outputs"]}
+    outputs, unreadable = draft.data.get("outputs"), draft.document.unreadable
+    if isinstance(outputs, list):
+        draft.data["outputs"] = {"files": outputs}
         draft.spelled[("outputs", "files")] = ("outputs",)
-        unreadable = draft.document.unreadable
         unreadable |= {("outputs", "files", *key[1:]) for key in unreadable if key[:1] == ("outputs",)}
+    elif isinstance(outputs, str) and ("outputs",) not in unreadable:
+        advice = "write outputs: [out/], relative to the work folder"
+        with contextlib.suppress(Unreadable):
+            advice = f"write outputs: [{in_yaml(read_pattern(outputs))}]"
+        draft.add(("outputs",), "must be a list, not text", advice)
+        unreadable.add(("outputs",))
 
 
 def _spell_choice(draft: Draft) -> None:
@@ -817,8 +855,10 @@ def _validated(draft: Draft) -> RunSpec:
     if found:
         found += _read_fields(draft.data, None)[1]
     sound = _without(draft.data, lost) if lost or spec is None else spec
+    meant = {above for problem in found for above in _self_and_above(problem.meant)} - draft.document.positions.keys()
     for problem in (*found, *_disagreements(sound, ())):
-        draft.add_found(problem)
+        if problem.key not in meant:  # otherwise it is missing only because its name is misspelt
+            draft.add_found(problem)
     instead = "name it under secrets instead"
     with contextlib.suppress(Unsound):
         instead = sound.cloud.instead_of_envs

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, get_args, get_origin
+from itertools import permutations
+from typing import Annotated, Any, TypeGuard, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -34,6 +34,7 @@ Keys that a file may use as a shorthand, each with the key of the model to which
 ELSEWHERE = {
     "gpu": "resources.accelerators",
     "gpus": "resources.accelerators",
+    "gpu_type": "resources.accelerators",
     "spot": "resources.use_spot",
     "use_spot_instances": "resources.use_spot",
     "cpu": "resources.cpus",
@@ -55,6 +56,7 @@ ELSEWHERE = {
     "max_wait": "policy.deadline",
     "checkpoint_s3_uri": "checkpoint.uri",
     "event_callback": "notify",
+    "slack": "notify.webhook",
 }
 """
 Keys of other tools (SkyPilot, dstack, SageMaker), each with the spotrun key that has the same meaning. If a job has
@@ -111,7 +113,7 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     ),
     **dict.fromkeys(("pool", "fleets", "fleet", "priority", "priority_class", "creation_policy", "user"), _ALONE),
     "utilization_policy": ("policy.hang_after ends a training that makes no progress", "write policy.hang_after: 5m"),
-    "type": ("every job is a training", "remove it"),
+    "type": ("this looks like a dstack file, and in spotrun every job is a training", "remove it"),
     "inputs": ("a job states only how much data it reads", "write data: {gb: 40}, or remove it"),
     "config": ("settings of SkyPilot are not read", "remove it"),
     "experimental": ("settings of SkyPilot are not read", "remove it"),
@@ -151,12 +153,19 @@ def written_choices(choices: Choices) -> str:
 
 
 def with_accepted_choices(problem: Problem, model: type[BaseModel]) -> Problem:
-    """Return the problem with a suggestion of only those values that the key accepts; unchanged if it accepts none."""
+    """
+    Return the problem with a suggestion of only those values that the key accepts. If it accepts neither the word that
+    was written nor the boolean that YAML reads, return the problem of the word.
+    """
     path = [part for part in problem.key if isinstance(part, str)]
     if len(path) < len(problem.key):  # an item of a list
         return problem
     accepted = tuple(choice for choice in problem.choices if _accepts(model, path, choice[0]))
-    return replace(problem, suggestion=written_choices(accepted)) if accepted else problem
+    if accepted:
+        return replace(problem, suggestion=written_choices(accepted))
+    word = problem.choices[1][0] if problem.choices and isinstance(problem.choices[0][0], bool) else None
+    refusals = [] if word is None else _refusals(model, path, word)
+    return replace(refusals[0], key=problem.key) if refusals else problem
 
 
 class Disagreements(ValueError):
@@ -180,9 +189,23 @@ def dotted(key: Key) -> str:
     return written.removeprefix(".")
 
 
-def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Convert each failure that pydantic found in a `model` to a problem with a plain message."""
-    return [problem for detail in error.errors(include_url=False) for problem in _problems(dict(detail), model)]
+def problems_of(error: ValidationError, model: type[BaseModel], at: Key = ()) -> list[Problem]:
+    """
+    Convert each failure that pydantic found in a `model`, or in the value of its key `at`, to a problem with a plain
+    message.
+    """
+    details = [{**detail, "loc": at + detail["loc"]} for detail in error.errors(include_url=False)]
+    _join_accelerators([detail for detail in details if detail["type"] == "extra_forbidden"])
+    return [problem for detail in details for problem in _problems(detail, model)]
+
+
+def _join_accelerators(unknown: Sequence[dict[str, Any]]) -> None:
+    """Give two unknown keys of one section, `gpus: 4` and `gpu_type: A100`, the value that both mean: `A100:4`."""
+    meant = [each for each in unknown if ELSEWHERE.get(each["loc"][-1]) == "resources.accelerators"]
+    for counted, named in permutations(meant, 2):
+        count, name = counted["input"], named["input"]
+        if counted["loc"][:-1] == named["loc"][:-1] and type(count) is int and isinstance(name, str):
+            counted["input"] = named["input"] = f"{name}:{count}"
 
 
 def _problems(detail: dict[str, Any], model: type[BaseModel]) -> Iterator[Problem]:
@@ -198,6 +221,10 @@ def _problems(detail: dict[str, Any], model: type[BaseModel]) -> Iterator[Proble
         kind, value = detail["type"], detail["input"]
         message, suggestion = _in_our_words(kind, value, detail.get("ctx", {}), detail["msg"])
         yield Problem(key, message, _instead(kind, key, value, model) or suggestion)
+        if kind == "tuple_type" and isinstance(value, dict):  # its own mistakes, as those of a list's only item
+            path = [part for part in key if isinstance(part, str)]
+            for each in _refusals(model, path, [value]):
+                yield replace(each, key=(*key, *each.key[len(path) + 1 :]))
 
 
 def problem_at(key: Key, cause: Unreadable) -> Problem:
@@ -208,7 +235,8 @@ def _instead(kind: str, key: Key, value: object, model: type[BaseModel]) -> str 
     """Return what to write if a value stands in place of a list or a section that contains it; None if unknown."""
     path = [part for part in key if isinstance(part, str)]
     if kind in ("tuple_type", "list_type"):
-        return f"write [{in_yaml(value)}]" if _accepts(model, path, [value]) else None
+        usable = isinstance(value, dict) or _accepts(model, path, [value])
+        return f"write [{in_yaml(value)}]" if usable else None
     if kind != "model_type" or isinstance(key[-1], int):
         return None
     if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
@@ -284,7 +312,12 @@ def unknown_key(key: Key, model: type[BaseModel], value: object) -> Problem:
         where = " at the top of the file" if section else ""
         return Problem(key, "unknown key", f"write {as_line(name, value, model)}{where}")
     meant, suggestion = _meant(section, name, known, lambda path: as_line(path, value, model, section))
-    return Problem(key, "unknown key", suggestion, tuple(SHORTHANDS.get(meant, meant).split(".")))
+    path = tuple(SHORTHANDS.get(meant, meant).split("."))
+    refusals = [] if isinstance(value, dict) else _refusals(model, path, value)
+    why = [each for each in refusals if each.key == path and each.suggestion]
+    suggestion += "".join(f" {each.message}; {each.suggestion}" for each in why[:1])
+    inside = meant.removeprefix(f"{section}.") if section else meant
+    return Problem(key, "unknown key", suggestion, path if inside == meant else (*key[:-1], *inside.split(".")))
 
 
 def _section(key: Key, model: type[BaseModel]) -> str:
@@ -309,26 +342,41 @@ def as_line(path: str, value: object, model: type[BaseModel], within: str = "") 
     *above, name = path.removeprefix(f"{within}." if within else "").split(".")
     line = f"{name}: {in_yaml(value) if _accepts(model, path.split('.'), value) else '…'}"
     for section in reversed(above):
-        line = f"{section}: {{{line}}}"
+        field = model.model_fields.get(section)
+        listed = field is not None and get_origin(field.annotation) is tuple
+        line = f"{section}: [{{{line}}}]" if listed else f"{section}: {{{line}}}"
     return line
 
 
 def _accepts(model: type[BaseModel], path: Sequence[str], value: object) -> bool:
-    """Return True if the key at `path` accepts the value, or if `path` is a shorthand, which is checked later."""
+    return not _refusals(model, path, value)
+
+
+def _refusals(model: type[BaseModel], path: Sequence[str], value: object) -> list[Problem]:
+    """
+    Return the problems of the value if it stands at `path`. Return none if the key accepts it, or if `path` is a
+    shorthand, which is checked later.
+    """
     head, *rest = path
     field = model.model_fields.get(head)
     if field is None:
-        return True
-    if rest:
-        inner = (field.annotation, *get_args(field.annotation))
-        return any(
-            isinstance(each, type) and issubclass(each, BaseModel) and _accepts(each, rest, value) for each in inner
-        )
+        return []
+    inner = [each for each in (field.annotation, *get_args(field.annotation)) if _is_model(each)]
+    if rest and inner:
+        found = min((_refusals(each, rest, value) for each in inner), key=len)
+        return [replace(each, key=(head, *each.key)) for each in found]
+    for name in reversed(rest):
+        value = {name: value}
     kind: Any = Annotated[field.annotation, field]
-    with suppress(ValidationError):
+    try:
         TypeAdapter(kind).validate_python(value)
-        return True
-    return False
+    except ValidationError as error:
+        return problems_of(error, model, (head,))
+    return []
+
+
+def _is_model(kind: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _meant(section: str, name: str, known: list[str], line_of: Callable[[str], str]) -> tuple[str, str]:
@@ -340,14 +388,19 @@ def _meant(section: str, name: str, known: list[str], line_of: Callable[[str], s
     if (meant := ELSEWHERE.get(name)) in known and meant is not None:
         return meant, f"did you mean {line_of(meant) if '.' in meant else meant}?"
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == section]
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), siblings, 1, cutoff=0.6)
+    written = name.lower().replace("-", "_")
+    near = difflib.get_close_matches(written, siblings, 1, cutoff=0.8)
     longer = [sibling for sibling in siblings if sibling.startswith(f"{name}_")]
     elsewhere = [path for path in known if path.rpartition(".")[2] == name]
-    guesses = near or longer or elsewhere
+    guesses = near or longer or elsewhere or difflib.get_close_matches(written, siblings, 1, cutoff=0.6)
     if not guesses:
-        return "", f"known here: {', '.join(siblings)}"
-    if guesses[0] == name:
-        return name, f"write {name} at the top of the file"
+        alike = difflib.get_close_matches(written, [path.rpartition(".")[2] for path in known], 1, cutoff=0.8)
+        guesses = elsewhere = [path for path in known if path.rpartition(".")[2] in alike]
+    if not guesses:
+        own = f"; a key of your own is {OWN}{name}" if re.fullmatch(r"[\w-]+", name, re.ASCII) else ""
+        return "", f"known here: {', '.join(siblings)}{own}"
+    if guesses is elsewhere and "." not in guesses[0]:
+        return guesses[0], f"write {guesses[0]} at the top of the file"
     path = guesses[0] if guesses[0] in elsewhere else f"{section}.{guesses[0]}".removeprefix(".")
     return path, f"did you mean {line_of(guesses[0]) if '.' in guesses[0] else guesses[0]}?"
 
@@ -361,5 +414,5 @@ def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
         yield above + name
         named = f"{ANY_NAME}." if get_origin(field.annotation) is Mapping else ""
         for inner in (field.annotation, *get_args(field.annotation)):
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
+            if _is_model(inner):
                 yield from keys_of(inner, f"{above}{name}.{named}")

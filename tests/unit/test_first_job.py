@@ -152,6 +152,8 @@ def test_init_writes_the_command_and_the_state_of_a_shell_script(folder: Path) -
     (folder / "go.sh").write_text("mkdir -p results\npython train.py\n")
     (folder / "k8s.yaml").write_text("apiVersion: batch/v1\nkind: Job\nspec: {}\n")
     assert str(call("validate", "k8s.yaml").exception).startswith("k8s.yaml: is a Kubernetes file, not a job\n")
+    (folder / "ci.yaml").write_text("name: CI\non: [push]\njobs: {}\n")
+    assert str(call("validate", "ci.yaml").exception).startswith("ci.yaml: is a GitHub Actions workflow, not a job\n")
     (folder / "train.yaml").write_text("train: {script: train.py}\n")
     assert "did you mean train.yaml?" in str(call("launch", "tain.yaml").exception)
     assert "did you mean" not in str(call("launch", "nope.yaml").exception)

@@ -398,6 +398,20 @@ FOLLOWING = {
         "run: x\nhardware: {box: {purchase_usd: 1, months: 1, days_per_month: 1, watts: x, usd_per_kwh: 1}}\n",
         ["hardware.box.watts"],
     ),
+    "a section that was misspelt": (
+        "Train: {scrpt: train.py}\nBudget: {maxUsd: 5}\nenv: {A: no}\n",
+        ["Train", "Train.scrpt", "Budget", "Budget.maxUsd", "env", "env.A"],
+    ),
+    "a command of another tool": ("commands: [pip install x, python train.py]\n", ["commands"]),
+    "two keys for the accelerators": ("run: x\ngpus: 4\ngpu_type: A100\n", ["gpus", "gpu_type"]),
+    "a receiver outside a list": (
+        "run: x\nnotify: {slack: 'https://example.org/x', on: failed}\n",
+        ["notify", "notify.slack", "notify.on"],
+    ),
+    "two arguments with a space": (
+        "train: {script: train.py, args: ['--epochs 5', '--name \"my run\"']}\n",
+        ["train.args[0]", "train.args[1]"],
+    ),
     "a section": ("train: {script: train.py}\npolicy: 5\nmax_duration: 8h\n", ["policy"]),
     "a partition": (
         "run: x\nresources: {cloud: slurm, zone: a}\nslurm: {partitions: [{name: a, capacity: spot}]}\n",
@@ -533,6 +547,7 @@ num_nodes: 0
     ("content", "told"),
     [
         (b"\xff\xfet\x00r\x00", "is not UTF-8"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "is not a text file"),
         (b"train: {script: train.py}\nname: \xe9", "line 2 is not UTF-8"),
         (b"#" * (1 << 20) + b"\n#", "larger than 1 MiB"),
     ],
