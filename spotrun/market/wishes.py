@@ -212,7 +212,8 @@ def _refusal(wish: Requirement, reason: str, offered: Sequence[Offering]) -> Unr
     listed = ", ".join(_priced(name, cheapest) for name in names[:NAMED_MAX])
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     number = float(wanted) if re.fullmatch(r"\d+(\.\d+)?", wanted, re.ASCII) else None
-    or_more = "" if number is None or number > max(map(float, cheapest)) else f"write {wanted}+ for at least that; "
+    least = f"write {wish.words.replace(' ', ': ')}+ for at least that; "
+    or_more = "" if number is None or number > max(map(float, cheapest)) else least
     return Unreadable(reason, f"{or_more}there is {listed}{more}", at=wish.key)
 
 

@@ -54,7 +54,7 @@ def _variable(name: str, reference: Reference, environment: Mapping[str, str]) -
     value = environment.get(reference.name, "")
     if not value:
         raise SecretUnreadable(
-            f"secret {name}: the variable {reference.name} is not set",
+            f"the variable {reference.name} is not set",
             hint=f"export {reference.name}=VALUE",
             key=("secrets", name),
         )

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from spotrun.secrets.named_values import is_secret
 from spotrun.secrets.redaction import holds_credential
 from spotrun.spec.problems import Problem
+from spotrun.units import shown
 
 SHORTENED = re.compile(r"(?:^|_)(?:PASS|PWD)$", re.IGNORECASE)
 """Matches names that end with a short form of PASSWORD."""
@@ -33,12 +34,12 @@ MESSAGE = "looks like a secret, and envs are written into the ledger as they are
 
 def plain_secrets(envs: Mapping[str, str], instead: str) -> Iterator[Problem]:
     """
-    Yield a problem for each variable that contains a secret. `instead` is the advice on where to put the secret. The
-    problems never quote a value.
+    Yield a problem for each variable that contains a secret. `instead` is the advice on where to put the secret, with
+    NAME for the variable's name. The problems never quote a value.
     """
     for name, value in envs.items():
         if _is_secret(name, value):
-            yield Problem(("envs", name), MESSAGE, instead)
+            yield Problem(("envs", name), MESSAGE, instead.replace("NAME", shown(name)))
 
 
 def _is_secret(name: str, value: str) -> bool:

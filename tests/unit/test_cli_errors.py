@@ -335,7 +335,7 @@ def test_validate_and_dry_run_list_all_mistakes_of_a_job_at_once(
             (
                 "job.yaml:1: train.script: train.py, line 1: ",
                 "job.yaml:2: policy.deadline: 'tomorrow' is not",
-                "job.yaml:3: secrets.NOWHERE: secret NOWHERE: the variable NOWHERE is not set; export NOWHERE=VALUE",
+                "job.yaml:3: secrets.NOWHERE: the variable NOWHERE is not set; export NOWHERE=VALUE",
                 "job.yaml:3: secrets.ALSO_NOWHERE: ",
                 "job.yaml:4: report.baseline: local does not offer p9.huge",
                 *(("job.yaml:5: notify[0].webhook: notify: $NO_HOOK is not set",) if count == 8 else ()),
@@ -434,7 +434,7 @@ def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, s
     for wrong, says in (
         ("accelerators: V1000:1", "V100:1"),
         ("accelerators: H100:1", "in the simulated market of the local cloud; write cloud: aws or cloud: gcp"),
-        ("memory: 32GB", "try: write 32+ for at least that; there is "),
+        ("memory: 32GB", "try: write memory: 32+ for at least that; there is "),
         ("region: us-esat-1", "did you mean us-east-1"),
     ):
         Path("job.yaml").write_text(f"name: far\nrun: 'true'\nresources:\n  {wrong}\n")

@@ -40,7 +40,7 @@ class Local(Cloud):
     simulated = True
     notice = timedelta(minutes=2)
     members_max = MEMBERS_MAX
-    instead_of_envs = "name it under secrets instead, and export it where spotrun runs"
+    instead_of_envs = "write secrets: [NAME], and export it where spotrun runs"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         return judged(spec, _home_is_here, zone_elsewhere, _small_pool, _steps_for_others)
