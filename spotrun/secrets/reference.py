@@ -67,8 +67,8 @@ def parse(text: object) -> Reference:
             )
         raise Unreadable(
             "is not a reference, and a value does not belong in a file",
-            "write ssm:/spotrun/NAME on aws, gsm:spotrun-NAME on gcp, or env:NAME on the local cloud; write nothing if "
-            "the secret and its variable have the same name",
+            "leave the value out, and export the variable where spotrun runs; or write where the secret is, like "
+            "ssm:/spotrun/NAME on aws or gsm:spotrun-NAME on gcp",
         )
     kind, _, name = text.partition(":")
     return Reference(kind, name)

@@ -65,6 +65,8 @@ _FLAGS = {
 }
 _REQUIRED: Mapping[str, object] = {"name": "job", "workdir": "/", "train": {}}
 """A value for each key that each job has, to be used while the job's own value has a problem."""
+_NOT_IN_TEXT = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
+"""Matches bytes that no text has in an encoding of single bytes."""
 STARTERS = frozenset({"accelerate", "bash", "deepspeed", "mpirun", "python", "python3", "sh", "srun", "torchrun", "uv"})
 """Programs with which the command of a training usually begins."""
 
@@ -425,7 +427,7 @@ def read_text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if b"\0" in content and not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        if _NOT_IN_TEXT.search(content) and not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise _unreadable(path, "is not a text file", hint=_NAME_A_JOB) from None
         line = content.count(b"\n", 0, error.start) + 1
         raise _unreadable(path, f"line {line} is not UTF-8", "save the file as UTF-8") from None
