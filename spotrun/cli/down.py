@@ -39,7 +39,7 @@ def down(run: RunOrNewest = None, store: StoreOption = None, yes: YesOption = Fa
         raise
     if others := [each.typed for each in namesakes(run, store, opened) if not _is_settled(each)]:
         say(f"note: other runs of this name go on, each ended by its id: {some_of(others)}")
-    if ended := _is_settled(opened):
+    if ended := _has_ended(opened):
         say(f"note: {opened.id} has ended already")
     confirm(yes or ended, f"End {opened.id} and its instances now?", default=True, declined="nothing was ended")
     try:
@@ -71,6 +71,14 @@ def _end_sweep(sweep: NamedSweep, yes: bool) -> None:
         sweep.stop_all()
     for_each(going, end)
     print(f"{sweep.record.name} is down: all of its runs have ended")
+
+
+def _has_ended(run: OpenRun) -> bool:
+    """Return False also for a damaged ledger: `take_down` reports that once it has ended the instances."""
+    try:
+        return _is_settled(run)
+    except LedgerDamaged:
+        return False
 
 
 def _is_settled(run: OpenRun) -> bool:

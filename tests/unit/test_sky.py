@@ -144,7 +144,7 @@ SAID: dict[str, Taken | Refused] = {
     "values-of-secrets": refused(
         (5, "envs.WANDB_API_KEY", "looks like a secret"),
         (7, "envs.DATASET", "has no value; give a value by `--env DATASET=…`"),
-        (9, "secrets.HF_TOKEN", "a value does not belong in a file; write ssm:/spotrun/NAME"),
+        (9, "secrets.HF_TOKEN", "a value does not belong in a file; leave the value out"),
     ),
     "autostop": taken(resources__accelerators="A10G:1", resources__cloud="aws"),
     "autostop-against-us": refused(
@@ -388,6 +388,7 @@ def test_a_file_that_names_no_cloud_need_not_be_rehearsed_here(spotrun: Spotrun,
 def test_the_page_shows_what_is_printed(spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPOTRUN_STORE", STORE)
+    Path("requirements.txt").touch()  # which the page's job installs
     for block in blocks(ROOT / "docs" / "skypilot.md"):
         if block.file is not None:
             Path(block.file).write_text(block.text)
