@@ -452,7 +452,8 @@ class _Iam:
         return {}
 
     def get_instance_profile(self, InstanceProfileName: str) -> Row:
-        roles = [{"RoleName": name} for name in _known(self.profiles, InstanceProfileName)]
+        names = _known(self.profiles, InstanceProfileName)
+        roles = [{"RoleName": name, "Arn": f"arn:aws:iam::123456789012:role/{name}"} for name in names]
         return {"InstanceProfile": {"Roles": roles}}
 
     def remove_role_from_instance_profile(self, InstanceProfileName: str, RoleName: str) -> Row:
@@ -466,6 +467,9 @@ class _Iam:
         _known(self.profiles, InstanceProfileName)
         del self.profiles[InstanceProfileName]
         return {}
+
+    def simulate_principal_policy(self, **_: Any) -> Row:
+        return {"EvaluationResults": []}
 
     def list_roles(self) -> Row:
         return {"Roles": [{"RoleName": name} for name in self.roles]}
