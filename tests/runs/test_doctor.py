@@ -295,4 +295,6 @@ def test_a_folder_that_may_not_be_written_is_refused_with_its_exit_code(sandbox:
     output = sandbox.call("doctor", "--json", code=StoreError.exit_code)
     report = json.loads(output[output.index("{") : output.rindex("}") + 1])
     assert not report["ok"]
-    assert "who has access to this folder" in next(check["hint"] for check in report["checks"] if check["verdict"] == "failed")
+    assert "who has access to this folder" in next(
+        check["hint"] for check in report["checks"] if check["verdict"] == "failed"
+    )
