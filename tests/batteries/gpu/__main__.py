@@ -109,7 +109,7 @@ def lines(count: int) -> Callable[[str], str]:
 def steps(device: str, out: Path, store: str) -> list[Step]:
     """Return the steps; smaller ones without a GPU, and those that train or test on a device for the simulated one."""
     gpu, simulated = device == "auto", device == "test"
-    kills, epochs, precision, sentences = ("3", "2", "16-mixed", "1600") if gpu else ("1", "1", "bf16-mixed", "96")
+    kills, epochs, precision, sentences = ("3", "2", "16-mixed", "1600") if gpu else ("1", "1", "bf16-mixed", "320")
     verify = ["-m", "spotrun", "verify-resume", "--json", "--kills", kills]
     resnet = [f"{HERE}/resnet50.py", "--", "--epochs", epochs]
     if simulated:  # Lightning knows no mixed precision for it
