@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from spotrun.cli.options import RunOrNewest, StoreOption, YesOption
-from spotrun.errors import CloudError, LedgerDamaged, SpotrunError
+from spotrun.errors import CloudError, LedgerDamaged, SpotrunError, StoreError
 
 if TYPE_CHECKING:
     from spotrun.runs.open_run import OpenRun
@@ -74,10 +74,10 @@ def _end_sweep(sweep: NamedSweep, yes: bool) -> None:
 
 
 def _has_ended(run: OpenRun) -> bool:
-    """Return False also for a damaged ledger: `take_down` reports that once it has ended the instances."""
+    """Return False also if the ledger cannot be read: `take_down` reports that once it has ended the instances."""
     try:
         return _is_settled(run)
-    except LedgerDamaged:
+    except StoreError:
         return False
 
 

@@ -23,17 +23,16 @@ def stop(run: RunOrNewest = None, store: StoreOption = None, yes: YesOption = Fa
     from spotrun.runs.open_run import attended, open_run, or_newest_here
     from spotrun.runs.sweeps import sweep_meant
 
-    if run is None:
-        run = or_newest_here(run, store)
-        ended = open_run(run, store, to_end=True).ledger.refresh().terminal is not None
-        confirm(yes or ended, "Stop this run?", default=True, declined="nothing was stopped")
-    sweep = sweep_meant(run, store)
+    sweep = None if run is None else sweep_meant(run, store)
     if sweep is not None:
         sweep.request_stop()
         asked = [each.id for each in sweep.stop_all()]
         print(f"{run} has a request to stop: {', '.join(asked) or 'all its runs have ended'}; no further trial begins")
         return
-    opened = open_run(run, store, to_end=True)
+    opened = open_run(or_newest_here(run, store), store, to_end=True)
+    if run is None:
+        ended = opened.ledger.refresh().terminal is not None
+        confirm(yes or ended, "Stop this run?", default=True, declined="nothing was stopped")
     if not request_stop(opened):
         had = "has ended" if opened.ledger.state.terminal is not None else "has a request to stop"
         print(f"{opened.id} {had} already")
