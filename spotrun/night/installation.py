@@ -18,9 +18,7 @@ from spotrun.night.times import next_due, read_at, read_days, shortest_gap, wint
 from spotrun.notify.sinks import require_https
 from spotrun.report.tables import dollars
 from spotrun.runs.asking import say
-from spotrun.runs.command_files import require_command_files
-from spotrun.runs.job_checks import check_script, left_behind
-from spotrun.runs.offline_checks import check_kinds
+from spotrun.runs.offline_checks import check_files, check_kinds
 from spotrun.runs.open_run import OpenRun, default_store
 from spotrun.runs.prepared import prepare_later
 from spotrun.spec.file import load_spec, placed
@@ -73,11 +71,7 @@ class Installation:
         with mistakes:
             _refuse_what_needs_a_machine(spec)
         with mistakes:
-            check_script(spec, here=spec.cloud.here)
-        with mistakes:
-            left_behind(spec)
-        with mistakes:
-            require_command_files(spec)
+            check_files(spec)
         with mistakes:
             check_kinds(spec)
         with mistakes:

@@ -26,8 +26,7 @@ def check_job_offline(spec: RunSpec) -> None:
         SpotrunError: a check failed; SeveralInvalid if several did.
         ProbableMistake: spotrun does not know an accelerator of the job, and knows one with a similar name.
     """
-    checks = (_check_script, left_behind, require_command_files, _check_store, check_variables)
-    _check_all(spec, *checks, _check_baseline, _check_offer, check_kinds)
+    _check_all(spec, check_files, _check_store, check_variables, _check_baseline, _check_offer, check_kinds)
 
 
 def check_launch_offline(spec: RunSpec) -> None:
@@ -47,6 +46,16 @@ def _check_all(spec: RunSpec, *checks: Callable[[RunSpec], object]) -> None:
         with mistakes:
             check(spec)
     mistakes.refuse()
+
+
+def check_files(spec: RunSpec) -> None:
+    """
+    Check the job's script, its work folder, and the files that its commands name.
+
+    Raises:
+        SpecInvalid: a check failed; SeveralInvalid if several did.
+    """
+    _check_all(spec, _check_script, left_behind, require_command_files)
 
 
 def _check_script(spec: RunSpec) -> None:
