@@ -1,7 +1,7 @@
 # make demo    train examples/resnet50.yaml, fitted to this machine, through interruptions on the local cloud (nothing is rented)
 # make help    this list
 # make quick   what needs no server, no training and no kill: run it after each edit (a minute on 2 idle cores)
-# make test    everything that has to hold: run it before each push (18 minutes on 2 cores)
+# make test    everything that has to hold: run it before each push (20 minutes on 2 cores)
 # make nightly the same by every way and for every case, and prints its time; make shares measures the budgets of make test
 # make battery  lists the batteries: what each proves, how long it takes, its last result; make battery NAME=chaos runs one
 # make live CLOUD=aws   the first day on your account, as docs/aws.md (or gcp) has it: at most $2; ACCOUNT=test has it on this machine

@@ -1,5 +1,5 @@
 """
-How long a training waits while a snapshot is copied, in the simulated accelerator's own time, which has no noise.
+Measure how long a training waits while a snapshot is copied, in the simulated accelerator's own time, without noise.
 
     python -m tests.device.test_stall        # the table in docs/benchmarks.md
 """
@@ -79,7 +79,7 @@ class AddsOne(torch.optim.Optimizer):
 
 
 class Stall(NamedTuple):
-    """What one snapshot cost. `values` are those of all weights in the snapshot on disk, and `step` is its step."""
+    """The cost of one snapshot. `values` are those of all weights in the snapshot on disk, and `step` is its step."""
 
     rate: float
     copy_s: float

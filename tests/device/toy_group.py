@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import _create_work_from_future
 
 
 class Group(distributed.ProcessGroup):
-    """What DistributedDataParallel calls. Each call has ended when it returns."""
+    """Has the calls that DistributedDataParallel makes. Each call has ended when it returns."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
