@@ -51,11 +51,12 @@ for _ in loop.epochs(2):
         s.step += 1
         s.skipped += scaler.get_scale() < before
         if fault and not (place / "broken").exists():
+            time.sleep(0.05)
+            while s.step > 100 and not (place / "saved").exists():
+                time.sleep(0.05)
             if (place / "saved").exists():
                 (place / "broken").write_text(str(s.step))
                 break_it(fault)
-            else:
-                time.sleep(0.05)
 weights = [value.cpu() for value in model.state_dict().values()]
 torch.save([weights, scaler.state_dict(), s.skipped], place / "result.new")
 (place / "result.new").rename(place / "result")

@@ -49,8 +49,8 @@ class Agent:
     checkpoint that optimizers keep is sent when `await_rest` returns.
     """
 
-    silence_max_s = 60.0
-    """Between two messages of a trainer."""
+    silence_max_s = 240.0
+    """Between two messages of a trainer. A busy machine needs a minute for Lightning's first batch."""
     meets_within_s = 600.0
     """From its start until it has found its agent."""
 
