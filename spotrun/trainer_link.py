@@ -65,6 +65,11 @@ WORK = "SPOTRUN_MEMBER_WORK"
 Environment variable with the work folder of a gang member other than the lead, whose files no checkpoint contains. On
 the lead, it is empty.
 """
+VIRTUAL_RANKS = "SPOTRUN_VIRTUAL_RANKS"
+"""
+Environment variable with the number of virtual ranks of a training whose number of processes may change (the job's
+`elastic`).
+"""
 ANSWERS_WITHIN_S = 60.0
 WITHOUT = f"to train without checkpoints, put env -u {AGENT} before the command"
 

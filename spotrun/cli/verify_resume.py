@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import JsonOption, ScriptArguments, SpecArgument, print_json
 from spotrun.errors import NotIdentical, SpecInvalid, SpotrunError
-from spotrun.runs.flags import only_one, read_flag
+
+if TYPE_CHECKING:
+    from spotrun.verify.kills import KillPlan
 
 KILLS = 4
 """Number of kills if neither --kills nor --at is given."""
@@ -30,6 +32,14 @@ AtOption = Annotated[
         "--at", metavar="STEP,...", help="Kill the training after each of these steps, instead of random ones."
     ),
 ]
+WorldsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--worlds",
+        metavar="N,...",
+        help="For an elastic job: train with N processes, and after each kill with the next number of processes.",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for choosing the random steps.")]
 WithinOption = Annotated[str, typer.Option("--within", metavar="DURATION", help="Time limit for each training.")]
 KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the runs, logs and traces when the check is done.")]
@@ -40,6 +50,7 @@ def verify_resume(
     arguments: ScriptArguments = None,
     kills: KillsOption = None,
     at: AtOption = None,
+    worlds: WorldsOption = None,
     seed: SeedOption = 0,
     within: WithinOption = "1h",
     keep: KeepOption = False,
@@ -65,18 +76,16 @@ def verify_resume(
     from spotrun.runs.job_checks import check_script, require_framework
     from spotrun.runs.pinning import with_image_here
     from spotrun.spec.file import load_spec, placed
-    from spotrun.spec.values import read_positive_duration
     from spotrun.verify import command_report as verified_command
     from spotrun.verify import report
     from spotrun.verify.command import CommandVerification
-    from spotrun.verify.kills import KillPlan
+    from spotrun.verify.kills import require_worlds_fit
     from spotrun.verify.sandbox import Sandbox
     from spotrun.verify.verification import verify
 
-    only_one(kills=kills is not None, at=at is not None)
-    limit = read_flag("--within", read_positive_duration, within, "--within 30m")
-    plan = KillPlan(kills=kills or KILLS, at=_steps(at), seed=seed, within=limit)
+    plan = _plan(kills, at, worlds, seed, within)
     spec = load_spec(job, arguments=arguments or ())
+    require_worlds_fit(spec, plan)
     with placed(job):
         check_script(spec, here=True)
         spec = with_image_here(spec, os.environ)
@@ -95,10 +104,24 @@ def verify_resume(
         raise NotIdentical("the two trainings are not the same", hint="fix the likely cause, then verify again")
 
 
-def _steps(text: str | None) -> tuple[int, ...]:
+def _plan(kills: int | None, at: str | None, worlds: str | None, seed: int, within: str) -> KillPlan:
+    from spotrun.runs.flags import only_one, read_flag
+    from spotrun.spec.values import read_positive_duration
+    from spotrun.verify.kills import KillPlan
+
+    only_one(kills=kills is not None, at=at is not None)
+    only_one(kills=kills is not None, worlds=worlds is not None)
+    limit = read_flag("--within", read_positive_duration, within, "--within 30m")
+    sizes = _numbers("--worlds", worlds, "numbers of processes", "4,3,2,1,4")
+    steps = _numbers("--at", at, "steps, counted from 1", "12,40")
+    count = len(sizes) - 1 if sizes else kills or KILLS
+    return KillPlan(kills=count, at=steps, seed=seed, within=limit, worlds=sizes)
+
+
+def _numbers(flag: str, text: str | None, what: str, example: str) -> tuple[int, ...]:
     if text is None:
         return ()
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) for word in words):
-        raise SpecInvalid(f"--at {text!r} is not a list of steps, counted from 1", hint="write it like --at 12,40")
+        raise SpecInvalid(f"{flag} {text!r} is not a list of {what}", hint=f"write it like {flag} {example}")
     return tuple(map(int, words))

@@ -33,10 +33,12 @@ the one with this suffix has a digest of the members.
 class Begun:
     """
     A trainer process begins. `step` is the number of optimizer steps at which it continues; 0 for a new training.
+    `processes` train together.
     """
 
     pid: int
     step: int
+    processes: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

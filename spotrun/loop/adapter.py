@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -80,6 +80,7 @@ class LoopFramework:
         self.entering: Boundary | None = None
         self.entering_pass = self.entering_batches = 0
         self.script_state = state
+        self.check_step: Callable[[], None] | None = None
         self._roots = {"state": state, "given": given.roots, frames.name: SimpleNamespace(**self._variables())}
         self._script = Script.of_this_process()
         self._loaded: State | None = None
@@ -221,8 +222,13 @@ class LoopFramework:
 
     def open(self, hooks: Hooks) -> None:
         for optimizer in self.optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(lambda *_: hooks.optimizer_steps()))
+            self._handles.append(optimizer.register_step_pre_hook(lambda *_: self._step_begins(hooks)))
             self._handles.append(optimizer.register_step_post_hook(lambda *_: self._steps()))
+
+    def _step_begins(self, hooks: Hooks) -> None:
+        if self.check_step is not None:
+            self.check_step()
+        hooks.optimizer_steps()
 
     def _steps(self) -> None:
         self.stepped = True

@@ -32,7 +32,8 @@ class Given:
 
     The objects are grouped by type. `models` and `optimizers` are the script's models and optimizers. `asked` are
     library objects with a `state_dict`, such as schedulers and scalers, which return and load their own state. `roots`
-    are all other objects; spotrun saves and loads their attributes.
+    are all other objects; spotrun saves and loads their attributes. `averaged` names the models whose gradients DDP
+    averages.
     """
 
     def __init__(self, launcher: Any, things: Mapping[str, Any]) -> None:
@@ -41,11 +42,13 @@ class Given:
         self.optimizers: dict[str, Optimizer] = {}
         self.asked: dict[str, Any] = {} if launcher is None else prepared.kept_by(launcher)
         self.roots = SimpleNamespace()
+        self.averaged: list[str] = []
         models: dict[str, nn.Module] = {}
         for name, one in _flat(things):
             optimizer = prepared.optimizer_in(one)
             if isinstance(one, nn.Module):
                 models[name] = prepared.model_in(one)
+                self.averaged += [name] if prepared.averages(one) else []
             elif isinstance(optimizer, Optimizer):
                 self.optimizers[name] = optimizer
             elif _is_of_library(script, one) and has_state(one):

@@ -102,6 +102,24 @@ class Loop:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)
         return Numbers(self, count, 1, lambda passes: _steps(passes, count))
 
+    def micro_batches(self, batch: Any = None) -> Iterator[Any]:
+        """
+        Yield the parts of `batch` that this process trains, each before a backward pass. `batch` comes from `batches`
+        or `enumerate`. After the last part, each parameter's gradient is the mean over the whole batch, with the same
+        bits for any number of processes.
+
+        If the job is elastic, the batch has a part for each virtual rank. Otherwise, the whole batch is the only part.
+        Without `batch`, yield the number of each part, for a script that draws its batches itself.
+        """
+        return self._open("micro_batches").micro_batches(batch)
+
+    def mean(self, value: Any) -> Any:
+        """
+        Return a tensor with the mean of `value`, such as the loss, over all parts of the batch. Call this in each of
+        the `micro_batches`. The tensor is NaN until the last of them has ended.
+        """
+        return self._open("mean").mean(value)
+
     def cycle(self, loader: Any) -> Cycle:
         """
         Return an endless iterator over the batches of `loader`, for further data of the training, such as unlabelled

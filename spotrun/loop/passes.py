@@ -14,12 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from types import FrameType, GeneratorType, ModuleType
 from typing import Any, NoReturn
 
+import torch
+from torch import Tensor
+
 from spotrun.loop import prepared
 from spotrun.loop.adapter import LoopFramework
 from spotrun.loop.cycle import Cycle
 from spotrun.loop.frames import UNBOUND, left_well
+from spotrun.loop.micro_batches import Batch, ElasticSteps, as_number
+from spotrun.trainer_link import VIRTUAL_RANKS
 from spotrun.training import unsupported
 from spotrun.training.by_name import is_a
+from spotrun.training.data.data_order import order_of
 from spotrun.training.fit import Fit, claim
 from spotrun.training.hooks import Stage
 from spotrun.training.python_state.values import is_scalar
@@ -73,7 +79,13 @@ class Passes:
             self._fit.read_beside(cycle)
         self._fit.restore()
         self._fit.start()
-        self._trace = of_framework.traced(framework)
+        share = self._fit.ranks.elastic
+        self._trace = of_framework.traced(framework, elastic=share is not None)
+        self._elastic: ElasticSteps | None = None
+        if share is not None:
+            self._elastic = ElasticSteps(framework, share, self._fit, self._trace, self.refuse)
+            framework.check_step = self._elastic.step_begins
+            self._elastic.begin()
 
     # --- epochs
 
@@ -166,7 +178,7 @@ class Passes:
             for batch in self._batches(source):
                 self._fit.batch_begins()
                 if self._trace is not None:
-                    self._trace.batch_begins(batch)
+                    self._trace.batch_begins(None if self._elastic is not None else batch)
                 yield here.batch, batch
                 self._batch_ends()
             here.ends_epoch = True
@@ -218,11 +230,39 @@ class Passes:
     def _batches(self, source: Any) -> Iterator[Any]:
         if isinstance(source, range):
             yield from source[self._here.batch :]
+        elif self._elastic is not None:
+            yield from self._divided(self._elastic, source)
         else:
             yield from self.exchanged(source, "train")
 
+    def _divided(self, elastic: ElasticSteps, source: Any) -> Iterator[Batch]:
+        """Yield the batches of an elastic training, of which this process reads only its own micro-batches."""
+        elastic.check(prepared.loader_in(source))
+        parts = iter(self.exchanged(source, "train"))
+        order = order_of(self._inside(source, "train"))
+        assert order is not None
+        yield from elastic.batches(order, parts, self._here.batch)
+
+    def micro_batches(self, batch: Any) -> Iterator[Any]:
+        if self._elastic is not None:
+            return self._elastic.micro_batches(batch)
+        if self._fit.ranks.size > 1:
+            self.refuse(
+                "loop.micro_batches was called in a training with several processes that is not elastic",
+                f"write elastic: {{virtual_ranks: {self._fit.ranks.size}}} in the job, or set {VIRTUAL_RANKS}",
+            )
+        return iter((0 if batch is None else batch,))
+
+    def mean(self, value: Any) -> Tensor:
+        """See `Loop.mean`."""
+        if self._elastic is not None:
+            return self._elastic.mean(value)
+        return torch.tensor(as_number(value), dtype=torch.float64)
+
     def _batch_ends(self, *, left: bool = False) -> None:
         here = self._here
+        if self._elastic is not None:
+            self._elastic.batch_ends()
         here.batch += 1
         stepped = self._count_step()
         if self._trace is not None:

@@ -40,6 +40,16 @@ def model_in(model: nn.Module) -> nn.Module:
         model = inside
 
 
+def averages(model: nn.Module) -> bool:
+    """Return True if DDP is one of the wrappers around the script's own module."""
+    within, inside = model, model_in(model)
+    while within is not inside:
+        if type(within).__name__ in DISTRIBUTED:
+            return True
+        within = next((found for name in WRAPPERS if (found := _own(within, name)) is not None), inside)
+    return False
+
+
 def optimizer_in(optimizer: Any) -> Any:
     """
     Return the script's own optimizer, without any wrappers.

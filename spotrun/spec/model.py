@@ -444,6 +444,21 @@ class RetrySpec(Model):
     )
 
 
+class ElasticSpec(Model):
+    """
+    A training whose number of processes may change, for scripts with loop.micro_batches. The result has the same bits
+    with any number of processes.
+    """
+
+    virtual_ranks: StrictInt = Field(
+        ge=1,
+        le=1024,
+        description="Into how many parts each batch is divided. The processes share them, so there can be at most this "
+        "many processes. The number decides over the bits of the result, and a run keeps it: write a multiple of the "
+        "processes that usually train.",
+    )
+
+
 class ScriptStep(Model):
     """One step of a scripted market. Steps are taken in order, each of them once."""
 
@@ -772,6 +787,10 @@ class RunSpec(Model):
     num_nodes: fields.NodeCount = Field(
         default=1, description="How many instances train together. Only the local cloud and slurm support more than 1."
     )
+    elastic: ElasticSpec | None = Field(
+        default=None,
+        description="For a training on instances with different numbers of GPUs. Default: all have as many.",
+    )
     local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
     aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and how to set up instances.")
     gcp: GcpSpec = Field(default=GcpSpec(), description="Where to look on Compute Engine, and how to set up instances.")
@@ -835,6 +854,13 @@ class RunSpec(Model):
         if self.train.state and isinstance(self.checkpoint.every, Steps):
             advice = "write a time like 10m, or remove train.state: a training's files are in its checkpoints anyway"
             yield Unreadable("counts steps, and a command with train.state has no steps", advice, at=_EVERY)
+
+    def _only_trainings_are_elastic(self) -> Iterator[Unreadable]:
+        if self.elastic is not None and self.train.state:
+            advice = "remove elastic, or remove train.state: the checkpoints of a Loop have its files anyway"
+            yield Unreadable(
+                "divides the batches of a Loop, and a command with train.state has none", advice, at=("elastic",)
+            )
 
     def _own_machine_is_known(self) -> Iterator[Unreadable]:
         home = self.resources.home
@@ -905,6 +931,7 @@ class RunSpec(Model):
         _login_is_whole,
         _no_secret_is_in_envs,
         _only_trainings_count_steps,
+        _only_trainings_are_elastic,
         _own_machine_is_known,
         _a_strategy_meets_a_deadline,
         _spot_alone_meets_no_deadline,

@@ -54,6 +54,7 @@ from spotrun.training.counting import Counting
 from spotrun.training.data import generators, kept_iterators
 from spotrun.training.data.training_data import Cycled, TrainingData
 from spotrun.training.due_validation import DueValidation
+from spotrun.training.elastic import refusals as elastic
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Framework, State
 from spotrun.training.hooks import Stage
 from spotrun.training.image_memory import Memory
@@ -99,10 +100,11 @@ class Fit:
         self._files = WorkFiles(agent, ranks, resume.files)
         state = self._read(memory) if memory is not None else None
         self._resumed: State | None = state.pop(KEY) if state else None
-        self._own: State = self._resumed["ranks"][ranks.rank] if self._resumed else {}
+        self._own: State = self._resumed["ranks"][ranks.place] if self._resumed else {}
         self._structure: Structure | None = None
         self._logs = self._resumed
-        self._positions: dict[str, int] | None = self._own.get("files", {}) if self._resumed else None
+        opened = self._own.get("files", {}) if ranks.elastic is None or ranks.rank == 0 else {}
+        self._positions: dict[str, int] | None = opened if self._resumed else None
         self._seed = self._resumed["seed"] if self._resumed else _seed_of(resume, framework.seed)
         if state is None and resume.fit == 1 and start_file.VARIABLE in os.environ:
             framework.load_file(os.environ[start_file.VARIABLE])
@@ -113,10 +115,11 @@ class Fit:
             agent,
             self._counting,
             lambda: self._data.waited_s,
-            lambda batches: self._data.samples_by_size(batches) * self.ranks.size,
+            lambda batches: self._data.samples_by_size(batches) * self.ranks.reads,
         )
         self._python = PythonState(framework, work=self._files.folder)
-        self._data = TrainingData(framework, agent, self._seed, self._own.get("data"), self._python.knows)
+        own = self._own.get("data")
+        self._data = TrainingData(framework, agent, self._seed, own, self._python.knows, ranks.elastic)
         self._untracked = UntrackedReporter(agent, ranks, required=resume.exact == "require")
         self.how_exact = resume.exact
         self._late = LateParts(framework.module)
@@ -184,6 +187,8 @@ class Fit:
         kept_iterators.install()
         if ranks.misfit:
             unsupported.reject(agent, ranks.misfit, SIZE_WAY_OUT)
+        if problem := elastic.of_training(framework.name, ranks.elastic):
+            unsupported.reject(agent, *problem)
         resume, own = None, None
         if isinstance(agent, session.Session):
             resume, own = agent.begin(f"{framework.name} {framework.version}")
@@ -201,12 +206,8 @@ class Fit:
         state, meta = read_image(image, memory.need, self._files.of_checkpoints)
         memory.need_all_of({key: value for key, value in state.items() if key != OPTIMIZERS})
         state[KEY] = revived(tensors.owned(state[KEY]))
-        if (saved := len(state[KEY]["ranks"])) != self.ranks.size:
-            unsupported.reject(
-                self._agent,
-                f"the number of processes is {saved} in the checkpoint, and {self.ranks.size} in this training",
-                f"train with devices={saved}, as before",
-            )
+        if misfit := elastic.of_checkpoint(state[KEY], self.ranks.size, self.ranks.elastic):
+            unsupported.reject(self._agent, *misfit)
         if changed := machine.differences(meta, self._machine()):
             print(
                 f"spotrun: from here on equivalent, but not bit-identical, because this differs: {'; '.join(changed)}",
@@ -348,9 +349,10 @@ class Fit:
         return Boundary(self._framework.epoch, self._framework.batch, validation_due=validation_due)
 
     def _seed_here(self, what: str) -> None:
-        self._seed_at(what, self._framework.epoch, self._framework.batch, self.ranks.rank)
+        self.seed_at(what, self._framework.epoch, self._framework.batch, self.ranks.place)
 
-    def _seed_at(self, *place: object) -> None:
+    def seed_at(self, *place: object) -> None:
+        """Seed all random number generators of the training for `place`."""
         seed = seeds.derive(self._seed, *place)
         seeds.seed_process(seed)
         generators.seed(self._generators, seed)
@@ -383,14 +385,14 @@ class Fit:
     # --- the loop
 
     def epoch_begins_again(self) -> None:
-        self._seed_at("epoch begins", self._framework.epoch)
+        self.seed_at("epoch begins", self._framework.epoch)
         if "python" in self._own:
             self._python.load(self._own["python"], last=False)
 
     def epoch_begins(self) -> None:
         self._put_back()
         self._late.epoch_begins()
-        self._seed_at("epoch begins", self._framework.epoch)
+        self.seed_at("epoch begins", self._framework.epoch)
 
     def pass_begins(self) -> None:
         self._validation.is_over()
@@ -401,7 +403,7 @@ class Fit:
         self._snapshots.settle()
         if boundary:
             self._validation.comes(self._here(validation_due=True), last=self._is_last_batch)
-        self._seed_at("pass ends", self._framework.epoch, self._framework.passes_before, self._framework.batch)
+        self.seed_at("pass ends", self._framework.epoch, self._framework.passes_before, self._framework.batch)
 
     def batch_begins(self) -> None:
         self._late.batch_begins()
@@ -447,16 +449,16 @@ class Fit:
     def epoch_closes(self) -> None:
         self._snapshots.settle()
         self._validation.is_over()
-        self._seed_at("epoch ends", self._framework.epoch)
+        self.seed_at("epoch ends", self._framework.epoch)
 
     def epoch_validates(self) -> None:
-        self._seed_at("epoch validates", self._framework.epoch)
+        self.seed_at("epoch validates", self._framework.epoch)
         self._validation.comes(self._here(validation_due=True), last=self._is_last_batch)
 
     def epoch_ends(self) -> None:
         self._validation.is_over()
         epoch, batches = self._framework.epoch - 1, self._framework.batch
-        self._reporter.epoch_ended(epoch, batches, self._data.samples(batches) * self.ranks.size)
+        self._reporter.epoch_ended(epoch, batches, self._data.samples(batches) * self.ranks.reads)
         if not self._framework.is_done:
             self._snapshots.take_if_wanted(Boundary(epoch, batches, epoch_ended=True))
 

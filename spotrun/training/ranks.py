@@ -27,7 +27,8 @@ from torch import Tensor, distributed
 from spotrun.checkpoint.snapshot import plan_image, read_image, write_header, write_pieces
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.errors import SpotrunError
-from spotrun.trainer_link import GANG, RANKS_SECRET
+from spotrun.trainer_link import GANG, RANKS_SECRET, VIRTUAL_RANKS
+from spotrun.training.elastic.virtual_ranks import Share
 from spotrun.training.image_memory import ImageMemory, Memory, Received
 from spotrun.training.revival import revived
 from spotrun.wire import plain
@@ -46,11 +47,18 @@ class RanksUnrelated(SpotrunError):
 
 
 class Ranks:
-    """The ranks of a training, and the communication of this process with the other ranks."""
+    """
+    The ranks of a training, and the communication of this process with the other ranks.
+
+    `elastic` has this process's virtual ranks; None if the job is not elastic. The ranks of an elastic training are
+    replicas: outside of its micro-batches, each does the same.
+    """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
+        virtual_ranks = int(os.environ.get(VIRTUAL_RANKS, "0"))
+        self.elastic = Share(virtual_ranks, size, rank) if virtual_ranks else None
         met = size > 1 and distributed.is_available() and distributed.is_initialized()
         self._group: Any = distributed.new_group(backend="gloo", timeout=LONGEST_FETCH) if met else None
 
@@ -87,6 +95,16 @@ class Ranks:
                 )
         if len(set(gangs)) > 1:
             raise RanksUnrelated("the processes that met belong to different attempts of a run: one came too late")
+
+    @property
+    def place(self) -> int:
+        """The number from which seeds are derived: the rank, or 0 on all ranks of an elastic training."""
+        return self.rank if self.elastic is None else 0
+
+    @property
+    def reads(self) -> int:
+        """The number of ranks that read different samples of each batch that the loaders count."""
+        return self.size if self.elastic is None else 1
 
     @property
     def misfit(self) -> str:

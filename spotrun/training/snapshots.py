@@ -23,6 +23,7 @@ from spotrun.training import machine, module_state, optimizer_parts, tensors, un
 from spotrun.training.counting import Counting
 from spotrun.training.data.training_data import TrainingData
 from spotrun.training.ddp_buckets import DdpBuckets, NamesMoved
+from spotrun.training.elastic import refusals as elastic
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Framework, State
 from spotrun.training.late_parts import LateParts
 from spotrun.training.log_files import every_kind
@@ -329,6 +330,8 @@ class Snapshots:
         }
         if orders:
             state[KEY]["gradients"] = orders
+        if self._ranks.elastic is not None:
+            state[KEY][elastic.KEY] = self._ranks.elastic.total
         lost = [*self._python.news(), *self._data.news(), *framework.lost()]
         self._untracked.say(lost, self._counting.step(framework.step))
         if odd := optimizer_parts.by_name(framework.optimizers, framework.module):
@@ -342,6 +345,8 @@ class Snapshots:
 
     def _of_all_ranks(self, place: Boundary) -> list[State]:
         own = self._own(place)
+        if self._ranks.elastic is not None:  # the other ranks have the same state
+            return [own]
         try:
             return self._ranks.gather_states(own)
         except Unsavable as problem:
@@ -359,7 +364,7 @@ class Snapshots:
             "averages": {name: module_state.dump(average) for name, average in framework.averages.items()},
             # Buffers, such as running statistics, differ from rank to rank. Those of rank 0 are saved with the weights,
             # so only the other ranks save theirs here.
-            "buffers": dict(framework.module.named_buffers()) if self._ranks.rank else {},
+            "buffers": dict(framework.module.named_buffers()) if self._ranks.place else {},
         }
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from spotrun.errors import SpecInvalid
 from spotrun.exactness.trace import Trace
+from spotrun.spec.model import RunSpec
 from spotrun.units import Steps
 
 VICTIMS = ("instance", "trainer")
@@ -27,12 +28,16 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     The training is killed after each step in `at`. If `at` is empty, it is killed `kills` times: after random steps,
     drawn with `seed`, and once soon after the best value of a metric. `within` is the maximum duration of each
     training, in system time.
+
+    `worlds` are the numbers of processes that train before the first kill, after it, and so on; () for a training whose
+    number of processes does not change.
     """
 
     kills: int
     at: tuple[int, ...]
     seed: int
     within: timedelta
+    worlds: tuple[int, ...] = ()
 
 
 class PlannedKill(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +53,39 @@ class ResumedKill(PlannedKill, frozen=True, kw_only=True):
     resumed_from: int
 
 
+def require_worlds_fit(spec: RunSpec, plan: KillPlan) -> None:
+    """
+    Check that the job can train with the numbers of processes in `plan.worlds`, one after another.
+
+    Raises:
+        SpecInvalid: the job is not elastic, a number does not fit it, or there is no kill between two numbers.
+    """
+    if not (worlds := plan.worlds):
+        return
+    most = max(worlds)
+    if spec.elastic is None:
+        raise SpecInvalid(
+            "--worlds changes the number of processes, and the job is not elastic",
+            hint=f"add elastic: {{virtual_ranks: {most}}}, and use loop.micro_batches (docs/elastic.md)",
+        )
+    if spec.num_nodes > 1:
+        raise SpecInvalid(
+            "--worlds changes the processes on one instance, and the job has several nodes", hint="write num_nodes: 1"
+        )
+    if most > spec.elastic.virtual_ranks:
+        raise SpecInvalid(
+            f"--worlds {most}: {most} processes cannot share {spec.elastic.virtual_ranks} virtual ranks",
+            hint="give smaller numbers, or write more elastic.virtual_ranks",
+        )
+    if len(worlds) < 2:
+        raise SpecInvalid("--worlds needs at least two numbers of processes", hint="write it like --worlds 4,3,2,1,4")
+    if plan.at and len(plan.at) != len(worlds) - 1:
+        raise SpecInvalid(
+            f"--at has {len(plan.at)} steps, and --worlds changes the processes {len(worlds) - 1} times",
+            hint="give a step for each change",
+        )
+
+
 def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[PlannedKill]:
     """
     Return the kills of a training of `steps` steps, in order. `improved` are the steps at which a callback found a new
@@ -58,6 +96,8 @@ def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Planned
     close to the end of the training. If the user names the steps, there is no such kill.
     """
     drawn = kill_steps(steps, plan)
+    if plan.worlds:  # each kill has to bring an instance of another size
+        return [PlannedKill(step=step, victim="instance") for step in drawn]
     best = None if plan.at else _after_best(steps, improved)
     if best is not None and best not in drawn:
         nearest = min(drawn, key=lambda step: abs(step - best))

@@ -16,7 +16,6 @@ import msgspec
 
 from spotrun.autoload import SEED_VARIABLE, STARTED_VARIABLE
 from spotrun.clock import ScaledClock
-from spotrun.clouds.local.config import MarketConfig
 from spotrun.errors import RunEnded, SpotrunError
 from spotrun.exactness.folders import Folder
 from spotrun.exactness.trace import Trace
@@ -34,9 +33,9 @@ from spotrun.runner.tick import Tick
 from spotrun.spec.model import RunSpec
 from spotrun.spec.patterns import chooser
 from spotrun.store.opening import open_store
-from spotrun.units import format_duration
+from spotrun.units import count_of, format_duration
 from spotrun.verify.kills import PlannedKill
-from spotrun.verify.sandbox import Sandbox, environment
+from spotrun.verify.sandbox import Sandbox, environment, market_of
 
 LOOK_EVERY_S = 0.1
 """Seconds of system time between two checks of the run and its trace."""
@@ -93,9 +92,20 @@ class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsal:
-    def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, plan: Sequence[PlannedKill] = ()) -> None:
+    """`worlds` are the numbers of accelerators of the first instance, of the one after the first kill, and so on."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        spec: RunSpec,
+        name: str,
+        plan: Sequence[PlannedKill] = (),
+        worlds: Sequence[int] = (),
+    ) -> None:
+        self._sandbox, self._spec = sandbox, spec
         self._name = name
         self._plan = plan
+        self._worlds = worlds
         self._counts_steps = not spec.train.state
         self._kills: list[PlannedKill] = []
         self._instances = sandbox.instances
@@ -103,15 +113,21 @@ class Rehearsal:
         self._path = sandbox.folder / f"{name}.trace"
         self._file = TraceFile(self._path)
         self._began_s = time.monotonic()
-        uri = prepare_run(spec, "verify-resume").create()
+        self._uri = uri = prepare_run(spec, "verify-resume").create()
         store = open_store(uri)
         first = first_object(store)
         created = begin(first[0]).created
-        clock = ScaledClock(created.clock_epoch, created.time_scale)
+        clock = self._clock = ScaledClock(created.clock_epoch, created.time_scale)
         sign = OwnersKey(lambda: open_store(spec.checkpoint.uri), created.uid, created.public_key)
         self._ledger = Ledger(store, created.uid, f"verify-resume:{os.getpid()}", clock, first=first, sign=sign)
-        self._cloud = sandbox.cloud(clock, MarketConfig(boot_s=spec.local.boot.total_seconds()))
-        self._runner = Runner(self._ledger, store, self._cloud, clock, spec, uri)
+        self._open_market()
+
+    def _open_market(self) -> None:
+        """Open the market for the current number of kills, with a runner that rents in it."""
+        world = self._worlds[len(self._kills)] if self._worlds else None
+        self._cloud = self._sandbox.cloud(self._clock, market_of(self._spec.local.boot.total_seconds(), world))
+        store = open_store(self._uri)
+        self._runner = Runner(self._ledger, store, self._cloud, self._clock, self._spec, self._uri)
 
     def run(self, within: timedelta, watch: Watch) -> RehearsalResult:
         """
@@ -176,6 +192,8 @@ class Rehearsal:
                 os.kill(trace.begun[-1].pid, signal.SIGKILL)
         else:
             self._kill_instance()
+        if self._worlds:
+            self._open_market()
         return True
 
     def _kill_instance(self) -> None:
@@ -233,6 +251,21 @@ def require_steps(rehearsed: RehearsalResult, name: str) -> None:
             f"the {name} training finished without a step, so no resume can be compared",
             hint="let it train: max_epochs, max_steps and limit_train_batches above 0, and data for at least a batch",
         )
+
+
+def require_worlds(rehearsed: RehearsalResult, worlds: Sequence[int]) -> None:
+    """
+    Check that each trainer had as many processes as its instance had accelerators. `worlds` are these numbers.
+
+    Raises:
+        SpotrunError: the script does not start a process for each accelerator.
+    """
+    for begun, world in zip(rehearsed.trace.begun, worlds, strict=False):
+        if begun.processes != world:
+            raise SpotrunError(
+                f"{count_of(begun.processes, 'process', 'processes')} trained on an instance with {world} accelerators",
+                hint="start a process for each: run: torchrun --nproc-per-node $SPOTRUN_NUM_GPUS_PER_NODE train.py",
+            )
 
 
 def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) -> RunEnded:

@@ -94,8 +94,13 @@ def verdict(seen: Verification) -> str:
         return f"not compared: {NO_RESUME}"
     if first is None:
         steps, kills = count_of(seen.steps, "step"), count_of(len(seen.kills), "time")
-        return f"bit-identical: {steps}, killed {kills}, {seen.batches_redone:,} redone"
+        worlds = f", with {joined(seen.worlds)} processes" if seen.worlds else ""
+        return f"bit-identical: {steps}, killed {kills}, {seen.batches_redone:,} redone{worlds}"
     return f"not identical: {describe(first)}"
+
+
+def joined(numbers: Sequence[int]) -> str:
+    return " and ".join(part for part in (", ".join(map(str, numbers[:-1])), str(numbers[-1])) if part)
 
 
 def as_json(seen: Verification | CommandVerification) -> dict[str, Any]:

@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from msgspec.structs import replace
+
 from spotrun.clock import ScaledClock, system_clock
+from spotrun.clouds.local.catalog import INSTANCE_TYPES
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalDriver
 
@@ -51,6 +54,17 @@ class Sandbox:
         for instance in cloud.instances():
             if instance.alive:
                 cloud.terminate(instance.instance_id)
+
+
+def market_of(boot_s: float, accelerators: int | None) -> MarketConfig:
+    """
+    Return the market of a verification. If `accelerators` is given, its only type of instance has this many of them.
+    """
+    market = MarketConfig(boot_s=boot_s)
+    if accelerators is None:
+        return market
+    kind = replace(INSTANCE_TYPES[0], name=f"of-{accelerators}", accelerators=f"V100:{accelerators}")
+    return replace(market, instance_types=(kind,))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 import msgspec
+from msgspec.structs import replace
 
 from spotrun.exactness import scope
 from spotrun.exactness.causes import Evidence, likely_cause
@@ -19,7 +20,7 @@ from spotrun.verify import job
 from spotrun.verify.command import CommandVerification, is_command, verify_command
 from spotrun.verify.kills import KillPlan, ResumedKill, checkpoint_every, planned, with_resumes
 from spotrun.verify.left_files import LeftFiles
-from spotrun.verify.rehearsal import Rehearsal, RehearsalResult, Watch, require_steps
+from spotrun.verify.rehearsal import Rehearsal, RehearsalResult, Watch, require_steps, require_worlds
 from spotrun.verify.sandbox import Sandbox
 
 
@@ -47,7 +48,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
     `likely_cause` explains the first difference. `resumes_from_checkpoint` counts the kills after which training
     continued from a checkpoint. If it is 0, training started from the beginning after each kill, so the verification
-    has tested no resume.
+    has tested no resume. `worlds` are the numbers of processes that trained between the kills; () if all were the same.
     """
 
     identical: bool
@@ -67,6 +68,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     interrupted_s: float
     seed: int
     folder: str | None = None
+    worlds: tuple[int, ...] = ()
 
 
 def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification | CommandVerification:
@@ -81,23 +83,26 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
         SpecInvalid: `plan.at` names a step that the training does not have, or names steps for a command.
         SpotrunError: a training failed, trained no step, or lasted longer than `plan.within`.
     """
-    straight = Rehearsal(sandbox, job.straight(spec, sandbox.store), "uninterrupted").run(plan.within, watch)
+    calm, worlds = job.straight(spec, sandbox.store), plan.worlds
+    straight = Rehearsal(sandbox, calm, "uninterrupted", (), worlds[:1]).run(plan.within, watch)
     if is_command(spec, straight):
         return verify_command(spec, plan, sandbox, watch, straight)
     require_steps(straight, "uninterrupted")
+    require_worlds(straight, worlds[:1])
     steps = straight.trace.steps
     improved = [record.step for record in straight.trace.all_of(Improved)]
     disturbed = job.interrupted(spec, sandbox.store, checkpoint_every(steps))
     kills = planned(steps, improved, plan)
-    interrupted = Rehearsal(sandbox, disturbed, "interrupted", kills).run(plan.within, watch)
+    interrupted = Rehearsal(sandbox, disturbed, "interrupted", kills, worlds).run(plan.within, watch)
     require_steps(interrupted, "interrupted")
+    require_worlds(interrupted, worlds)
     clean = without_instances(str(sandbox.instances))
     found = compare(straight, interrupted, plan.seed, clean)
     if found.differences.first is None or not MAY_VARY.issuperset(found.differences.counts):
-        return found
-    again = Rehearsal(sandbox, job.straight(spec, sandbox.store), "second uninterrupted").run(plan.within, watch)
+        return replace(found, worlds=worlds)
+    again = Rehearsal(sandbox, calm, "second uninterrupted", (), worlds[:1]).run(plan.within, watch)
     require_steps(again, "second uninterrupted")
-    return compare(straight, interrupted, plan.seed, clean, again)
+    return replace(compare(straight, interrupted, plan.seed, clean, again), worlds=worlds)
 
 
 def compare(

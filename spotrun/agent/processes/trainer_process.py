@@ -36,7 +36,17 @@ from spotrun.folder import start_file
 from spotrun.spec.image import CREDENTIALS
 from spotrun.spec.model import STATE_DIR as STATE_DIR_OF_OURS
 from spotrun.spec.model import RunSpec
-from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, Message, TrainerLink, Welcome
+from spotrun.trainer_link import (
+    AGENT,
+    RANKS_SECRET,
+    TAKEN,
+    VIRTUAL_RANKS,
+    Hello,
+    LinkClosed,
+    Message,
+    TrainerLink,
+    Welcome,
+)
 
 READ_REST_WITHIN_S = 5.0
 """Maximum seconds of system time for reading the last messages of a trainer that has ended."""
@@ -398,6 +408,8 @@ def start_trainer(
         launch = context.recorder.state.launches[context.assignment.launch]
         environment |= meets or alone(launch.intent.offering.accelerators)
         environment[RANKS_SECRET] = context.ranks_secret
+        if context.spec.elastic is not None:
+            environment[VIRTUAL_RANKS] = str(context.spec.elastic.virtual_ranks)
         process.start(_command(context), context.assignment, environment, output)
     finally:
         os.close(output)

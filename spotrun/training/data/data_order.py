@@ -27,6 +27,7 @@ from spotrun.training.data.generators import OwnGenerators
 from spotrun.training.data.in_workers import Notes, Watch
 from spotrun.training.data.proxy import Proxy
 from spotrun.training.data.samplers import Drawn, Samplers
+from spotrun.training.elastic.virtual_ranks import Share
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
 """
@@ -162,15 +163,18 @@ def _seed(own: OwnGenerators, seed: int, place: object) -> None:
 class ExactOrder:
     """
     A replacement for a sampler or batch sampler. It yields the same indices, in an order that depends only on the seed
-    and the epoch.
+    and the epoch. With `share`, it yields in place of each batch the micro-batches of this process's virtual ranks.
     """
 
-    def __init__(self, loader: DataLoader[Any], seed: int, rank: int, position: Position) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], seed: int, rank: int, position: Position, share: Share | None = None
+    ) -> None:
         self._batched = loader.batch_sampler is not None
         self._inner: Any = loader.batch_sampler if self._batched else loader.sampler
         self._own = order_generators(loader)
         self._seed = seed
         self._rank = rank
+        self._share = share
         self._position = position
         self.samplers = Samplers(self._inner)
         self._order: Drawn = Drawn(iter(()))
@@ -225,7 +229,28 @@ class ExactOrder:
                 indices = order.at(number)
             except IndexError:
                 return
-            yield kind(indices, seeds.derive(self._seed, *key, self._rank, "batch", number))
+            if self._share is None:
+                yield kind(indices, seeds.derive(self._seed, *key, self._rank, "batch", number))
+                continue
+            for virtual in self._share.downwards:
+                part = part_of(indices, virtual, self._share.total)
+                yield KeyedBatch(part, seeds.derive(self._seed, *key, virtual, "batch", number))
+
+
+def part_of(indices: Sequence[Any], virtual_rank: int, total: int) -> Sequence[Any]:
+    """
+    Return the indices of one virtual rank's micro-batch. If the batch has fewer samples than there are virtual ranks,
+    the last ones repeat a sample, which then has no weight (`weights_of`).
+    """
+    return indices[virtual_rank::total] or [indices[virtual_rank % len(indices)]]
+
+
+def weights_of(samples: int, total: int) -> dict[int, float]:
+    """
+    Return the weight of each virtual rank's micro-batch in the mean over a batch of `samples`: the number of its
+    samples, divided by the mean number.
+    """
+    return {virtual: len(range(virtual, samples, total)) * total / samples for virtual in range(total)}
 
 
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
@@ -252,14 +277,17 @@ def _untouched() -> Any:
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
 
-def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
+def exact_copy(
+    loader: DataLoader[Any], seed: int, rank: int, position: Position, share: Share | None = None
+) -> DataLoader[Any]:
     """
-    Return a copy of `loader` that can begin at any batch. `loader` must have a length and a map-style dataset.
+    Return a copy of `loader` that can begin at any batch. `loader` must have a length and a map-style dataset. With
+    `share`, it must have batches, and the copy reads this process's micro-batches of each (`ExactOrder`).
 
     The samples have the same order on all ranks, and each rank's sampler picks the rank's share. The seeds with which
     samples are read differ from rank to rank.
     """
-    order = ExactOrder(loader, seed, rank, position)
+    order = ExactOrder(loader, seed, rank, position, share)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}
     changes |= {
         "dataset": ExactDataset(loader.dataset, notes_for(loader)),

@@ -13,6 +13,7 @@ from spotrun.training import seeds
 from spotrun.training.data import data_order, generators, streams
 from spotrun.training.data.marks import mark_of
 from spotrun.training.data.proxy import Proxy
+from spotrun.training.elastic.virtual_ranks import Share
 from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
@@ -72,7 +73,7 @@ class ExactLoader:
 
     At the beginning of each pass, `start(self)` returns where this pass begins. Some frameworks iterate over a short
     loader more than once in an epoch. Each of these passes is a cycle. `is_carried(generator)` is true if checkpoints
-    include this random number generator.
+    include this random number generator. With `share`, it reads this process's micro-batches of each batch.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class ExactLoader:
         rank: int,
         start: Callable[[ExactLoader], PassStart],
         is_carried: Callable[[object], bool],
+        share: Share | None = None,
     ) -> None:
         self._user_loader = loader
         self._start = start
@@ -100,7 +102,7 @@ class ExactLoader:
         self._own = data_order.order_generators(loader)
         self._loader: Any
         if is_indexed(loader):
-            self._loader = data_order.exact_copy(loader, seed, rank, lambda: (("train", *self._key), self._first))
+            self._loader = data_order.exact_copy(loader, seed, rank, self._position, share)
             self.order = data_order.order_of(self._loader)
         else:
             self._stream = streams.stream(loader, seed, rank)
@@ -111,6 +113,9 @@ class ExactLoader:
         self._waits = _Waits()
         self.gave_others = False
         """True if a stream, reread after a resume, returned a different batch than before the resume."""
+
+    def _position(self) -> tuple[tuple[object, ...], int]:
+        return ("train", *self._key), self._first
 
     @property
     def loader(self) -> Any:

@@ -60,6 +60,11 @@ class Samplers:
         """
         self._first = {}
 
+    @property
+    def divides(self) -> bool:
+        """True if a sampler yields only one process's share of the data, as DistributedSampler does."""
+        return any(hasattr(sampler, "num_replicas") for sampler in self._samplers.values())
+
     def set_epoch(self, epoch: object) -> None:
         for sampler in self._samplers.values():
             if callable(set_epoch := getattr(sampler, "set_epoch", None)):

@@ -10,6 +10,7 @@ from spotrun.training import seeds, unsupported
 from spotrun.training.data import data_order
 from spotrun.training.data.in_workers import notes_of
 from spotrun.training.data.loader import ExactLoader, ValidationProxy, exact_loaders, is_indexed
+from spotrun.training.elastic.virtual_ranks import Share
 from spotrun.training.framework import Framework, State
 from spotrun.training.hooks import Stage
 from spotrun.training.place import PassStart
@@ -38,7 +39,7 @@ class TrainingData:
     All loaders of one training. The order of their data depends on `seed`.
 
     `resumed` is None for a fresh start; otherwise it is the result of `state` in an earlier process. `is_carried` is an
-    argument for ExactLoader.
+    argument for ExactLoader. `share` has this process's virtual ranks, if the number of processes may change.
     """
 
     def __init__(
@@ -48,8 +49,11 @@ class TrainingData:
         seed: int,
         resumed: dict[str, list[Any]] | None,
         is_carried: Callable[[object], bool],
+        share: Share | None = None,
     ) -> None:
         self._framework = framework
+        self._share = share
+        self._rank = framework.rank if share is None else 0
         self._is_carried = is_carried
         self._agent = agent
         self._seed = seed
@@ -64,13 +68,13 @@ class TrainingData:
         Return the loader that the framework reads instead of `loader` (see `Hooks.exact`). `late` is True if
         the script made `loader` only after the training had begun.
         """
-        rank = self._framework.rank
+        rank = self._rank
         if stage == "validate":
             return self._exact_validation(loader, rank)
         if is_indexed(loader) and not _has_length(loader):
             reason = "the training DataLoader's sampler has no length"
             unsupported.reject(self._agent, reason, "give the sampler a __len__")
-        made = ExactLoader(loader, self._seed, rank, self._train_start, self._is_carried)
+        made = ExactLoader(loader, self._seed, rank, self._train_start, self._is_carried, self._share)
         if late and made.order is not None:
             made.order.samplers.made_late()
         return made.proxy
@@ -78,7 +82,7 @@ class TrainingData:
     def read_beside(self, cycle: Cycled) -> None:
         number = len(self._cycles)
         seed = seeds.derive(self._seed, "cycle", number)
-        exact = ExactLoader(cycle.loader, seed, self._framework.rank, cycle.start, self._is_carried)
+        exact = ExactLoader(cycle.loader, seed, self._rank, cycle.start, self._is_carried)
         self._cycles.append((cycle, exact))
         saved = self._resumed_cycles or []
         cycle.open(exact, saved[number] if number < len(saved) else None)

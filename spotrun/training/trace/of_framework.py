@@ -94,9 +94,9 @@ class ProcessTrace:
         self._outside = OutsideFiles()
         self._leaves = False
 
-    def open(self, rank: int) -> None:
-        """Write to the trace file of `rank` from now on."""
-        self.file = TraceFile(path_of_rank(Path(os.environ[FILE_VARIABLE]), rank))
+    def open(self, rank: int | None) -> None:
+        """Write to the trace file of `rank` from now on, or nowhere if it is None."""
+        self.file = TraceFile(_path(rank) if rank is not None else Path(os.devnull))
         if not self._leaves:
             self._leaves = True
             atexit.register(self._leave)
@@ -117,14 +117,21 @@ def of_this_process() -> ProcessTrace:
     return ProcessTrace()
 
 
-def traced(framework: Framework) -> FrameworkTrace | None:
+def _path(rank: int) -> Path:
+    return path_of_rank(Path(os.environ[FILE_VARIABLE]), rank)
+
+
+def traced(framework: Framework, *, elastic: bool = False) -> FrameworkTrace | None:
     """
     Return the trace of a fit that is about to start; None if the environment does not request a trace. Call this after
     the fit has loaded its state.
+
+    In an elastic training, all ranks do the same, so only rank 0 writes its trace. But each rank writes what its
+    virtual ranks train into the trace files of these (`micro_batch_ends`).
     """
     if FILE_VARIABLE not in os.environ:
         return None
-    of_this_process().open(framework.rank)
+    of_this_process().open(None if elastic and framework.rank else framework.rank)
     trace = FrameworkTrace(framework)
     trace.begins()
     return trace
@@ -145,14 +152,14 @@ class FrameworkTrace:
         self.process.fits += 1
         self._ahead = tuple(ended - begun for ended, begun in zip(self.process.ended_at, counted, strict=True))
         self._file = self.process.file
-        self._data = ""
+        self._data = self._micro = ""
         self._lr: tuple[tuple[str, ...], ...] = ()
 
     def begins(self) -> None:
         before = self._file.read()
         self._holds = Holds(self._file, before.held_at if self._here.rank == 0 else None)
         self._is_first_pass = not before.begun
-        self._file.append(Begun(pid=os.getpid(), step=self._step))
+        self._file.append(Begun(pid=os.getpid(), step=self._step, processes=self._here.ranks))
 
     @property
     def _step(self) -> int:
@@ -166,6 +173,27 @@ class FrameworkTrace:
         self._holds.batch_begins()
         self._data = digest(batch)
         self._lr = learning_rates(self._here.optimizers)
+
+    def micro_batch_begins(self, virtual_rank: int, batch: Any) -> None:
+        self._micro = digest(batch)
+        if virtual_rank == 0:
+            self._data = self._micro
+
+    def micro_batch_ends(self, virtual_rank: int) -> None:
+        """Record a micro-batch of an elastic training in the trace of its virtual rank. That of 0 is the batch's."""
+        if virtual_rank == 0:
+            return
+        trained = Trained(
+            epoch=self._epoch,
+            batch=self._here.batch,
+            step=self._step,
+            samples=None,
+            data=self._micro,
+            lr=self._lr,
+            loss=None,
+            rng=digest(list(generators().values())),
+        )
+        TraceFile(_path(virtual_rank)).append(trained)
 
     def batch_ends(self) -> None:
         """

@@ -117,17 +117,22 @@ def _wait(pid: int) -> int:
 
 
 def run_ranks(job: dict) -> None:
-    """A training on two processes, with what Lightning's launcher sets for each. The first ends after the second."""
+    """A training on several processes, with what Lightning's launcher sets for each. The first ends last."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
-    second = os.fork()
-    os.environ["LOCAL_RANK"] = str(int(not second))
-    if second:
-        run(job)
-        os.waitpid(second, 0)
-        return
-    run(job | {"trace": f"{job['trace']}-1", "result": f"{job['result']}-1"})
+    size = str(job["ranks"])
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": size, "NODE_RANK": "0"}
+    others = []
+    for rank in range(1, job["ranks"]):
+        os.environ["LOCAL_RANK"] = str(rank)
+        if not (other := os.fork()):
+            run(job | {"trace": f"{job['trace']}-{rank}", "result": f"{job['result']}-{rank}"})
+            return
+        others.append(other)
+    os.environ["LOCAL_RANK"] = "0"
+    run(job)
+    for other in others:
+        os.waitpid(other, 0)
 
 
 def run(job: dict) -> None:

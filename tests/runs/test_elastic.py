@@ -1,0 +1,62 @@
+"""Elastic trainings end with the same bits on any number of processes, which may change at each restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.repository import ROOT
+from tests.support.trainings.agent import Agent
+from tests.support.trainings.trainers import Zygote
+
+SCRIPT = ROOT / "tests/support/trainings/elastic_script.py"
+WORLDS = (4, 3, 2, 1, 4)
+OFTEN = ("twice",)
+"""Variants that `make test` trains. The others are in `make nightly`."""
+
+
+def job_of(variant: str, ranks: int, virtual_ranks: int = 4) -> dict[str, Any]:
+    return {"script": str(SCRIPT), "variant": variant, "ranks": ranks, "virtual_ranks": virtual_ranks}
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] * (name not in OFTEN))
+        for name in ("plain", "workers", "accumulated", "scaled", "branches", "twice")
+    ],
+)
+def test_training_on_changing_numbers_of_processes_has_the_bits_of_an_undisturbed_one(
+    zygote: Zygote, tmp_path: Path, variant: str
+) -> None:
+    straight = Agent(zygote, job_of(variant, 4), tmp_path / "straight").run()
+    agent = Agent(zygote, job_of(variant, WORLDS[0]), tmp_path / "changing", every_steps=1)
+    for world, kill in zip(WORLDS, ("at:3", "at:2", "at:5", "at:9", None), strict=True):
+        agent.job = job_of(variant, world)
+        assert agent.attempt(kill=kill) == ("finished" if kill is None else "killed"), agent.log.read_text()[-3000:]
+    assert agent.result() == straight
+    assert agent.snapshot is not None
+    assert agent.snapshot.step > 5
+
+
+def test_eight_virtual_ranks_have_the_same_bits_on_three_processes_and_on_one(zygote: Zygote, tmp_path: Path) -> None:
+    found = [Agent(zygote, job_of("scaled", n, 8), tmp_path / str(n)).run() for n in (3, 1)]
+    assert found[0] == found[1]
+
+
+def test_checkpoint_of_other_virtual_ranks_is_refused(zygote: Zygote, tmp_path: Path) -> None:
+    agent = Agent(zygote, job_of("plain", 1), tmp_path, every_steps=1)
+    assert agent.attempt(kill="at:12") == "killed"
+    agent.job = job_of("plain", 1, 2)
+    assert agent.attempt() == "refused"
+    log = agent.log.read_text()
+    assert "the checkpoint has 4 virtual ranks, and this training has 2 virtual ranks" in log
+    assert "write elastic: {virtual_ranks: 4}, or start a new run" in log
+
+
+def test_more_processes_than_virtual_ranks_are_refused(zygote: Zygote, tmp_path: Path) -> None:
+    agent = Agent(zygote, job_of("plain", 2, 1), tmp_path)
+    assert agent.attempt() == "refused"
+    assert "2 processes cannot share 1 virtual ranks" in agent.log.read_text()
