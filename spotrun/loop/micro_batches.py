@@ -190,8 +190,7 @@ class ElasticSteps:
         return *batch, self._calls
 
     def _mean_gradients(self) -> MeanGradients:
-        groups = [group for optimizer in self._framework.optimizers for group in optimizer.param_groups]
-        trained = [each for group in groups for each in group["params"]]
+        trained = [each for each in self._framework.module.parameters() if each.requires_grad]
         if self._gradients is None or list(map(id, trained)) != list(map(id, self._parameters)):
             self._parameters, self._gradients = trained, MeanGradients(trained, self._share)
         return self._gradients

@@ -410,6 +410,7 @@ def start_trainer(
         environment[RANKS_SECRET] = context.ranks_secret
         if context.spec.elastic is not None:
             environment[VIRTUAL_RANKS] = str(context.spec.elastic.virtual_ranks)
+            environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun sets it, but not for one process: other bits
         process.start(_command(context), context.assignment, environment, output)
     finally:
         os.close(output)

@@ -242,7 +242,8 @@ def part_of(indices: Sequence[Any], virtual_rank: int, total: int) -> Sequence[A
     Return the indices of one virtual rank's micro-batch. If the batch has fewer samples than there are virtual ranks,
     the last ones repeat a sample, which then has no weight (`weights_of`).
     """
-    return indices[virtual_rank::total] or [indices[virtual_rank % len(indices)]]
+    whole = list(indices)
+    return whole[virtual_rank::total] or [whole[virtual_rank % len(whole)]]
 
 
 def weights_of(samples: int, total: int) -> dict[int, float]:

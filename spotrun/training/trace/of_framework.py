@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def traced(framework: Framework, *, elastic: bool = False) -> FrameworkTrace | N
     the fit has loaded its state.
 
     In an elastic training, all ranks do the same, so only rank 0 writes its trace. But each rank writes what its
-    virtual ranks train into the trace files of these (`micro_batch_ends`).
+    virtual ranks train into the trace files of these, apart from that of virtual rank 0.
     """
     if FILE_VARIABLE not in os.environ:
         return None
@@ -152,7 +153,8 @@ class FrameworkTrace:
         self.process.fits += 1
         self._ahead = tuple(ended - begun for ended, begun in zip(self.process.ended_at, counted, strict=True))
         self._file = self.process.file
-        self._data = self._micro = ""
+        self._data = ""
+        self._micro: dict[int, list[str]] = {}
         self._lr: tuple[tuple[str, ...], ...] = ()
 
     def begins(self) -> None:
@@ -172,28 +174,14 @@ class FrameworkTrace:
     def batch_begins(self, batch: Any) -> None:
         self._holds.batch_begins()
         self._data = digest(batch)
+        self._micro.clear()
         self._lr = learning_rates(self._here.optimizers)
 
     def micro_batch_begins(self, virtual_rank: int, batch: Any) -> None:
-        self._micro = digest(batch)
-        if virtual_rank == 0:
-            self._data = self._micro
+        self._micro.setdefault(virtual_rank, []).append(digest(batch))
 
     def micro_batch_ends(self, virtual_rank: int) -> None:
-        """Record a micro-batch of an elastic training in the trace of its virtual rank. That of 0 is the batch's."""
-        if virtual_rank == 0:
-            return
-        trained = Trained(
-            epoch=self._epoch,
-            batch=self._here.batch,
-            step=self._step,
-            samples=None,
-            data=self._micro,
-            lr=self._lr,
-            loss=None,
-            rng=digest(list(generators().values())),
-        )
-        TraceFile(_path(virtual_rank)).append(trained)
+        self._micro[virtual_rank].append(digest(list(generators().values())))
 
     def batch_ends(self) -> None:
         """
@@ -202,18 +190,20 @@ class FrameworkTrace:
         """
         here, number = self._here, self._here.batch - 1
         order = self._order()
-        self._file.append(
-            Trained(
-                epoch=self._epoch,
-                batch=number,
-                step=self._step,
-                samples=None if order is None else repr(order.indices(number)),
-                data=self._data,
-                lr=self._lr,
-                loss=exact_loss(here.loss),
-                rng=digest(list(generators().values())),
-            )
+        trained = Trained(
+            epoch=self._epoch,
+            batch=number,
+            step=self._step,
+            samples=None if order is None else repr(order.indices(number)),
+            data=digest(self._micro[0]) if 0 in self._micro else self._data,
+            lr=self._lr,
+            loss=exact_loss(here.loss),
+            rng=digest(list(generators().values())),
         )
+        self._file.append(trained)
+        for virtual_rank in self._micro.keys() - {0}:
+            of_it = replace(trained, samples=None, data=digest(self._micro[virtual_rank]))
+            TraceFile(_path(virtual_rank)).append(of_it)
         if self._epoch == 0 and number < EARLY_BATCHES:
             self.note(f"batch {number + 1}")
         self._holds.reached(self._step)
