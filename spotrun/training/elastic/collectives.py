@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 from torch import distributed
 
 NAMES = (
-    *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single"),
+    *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_object", "all_to_all"),
+    *("all_to_all_single", "reduce_scatter_single"),
     *("barrier", "broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "reduce"),
     *("reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "recv", "isend", "irecv"),
 )
@@ -18,7 +19,7 @@ NAMES = (
 @contextmanager
 def rejected(reject: Callable[[str], NoReturn]) -> Iterator[None]:
     """Within this context, each function of `torch.distributed` that communicates calls `reject` with its name."""
-    before = {name: getattr(distributed, name) for name in NAMES}
+    before = {name: getattr(distributed, name) for name in NAMES if hasattr(distributed, name)}
 
     def rejects(name: str) -> Callable[..., Any]:
         def call(*_: Any, **__: Any) -> NoReturn:
@@ -26,7 +27,7 @@ def rejected(reject: Callable[[str], NoReturn]) -> Iterator[None]:
 
         return call
 
-    for name in NAMES:
+    for name in before:
         setattr(distributed, name, rejects(name))
     try:
         yield

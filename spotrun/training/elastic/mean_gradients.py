@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -141,7 +142,7 @@ class _Exchange:
             return
         for start in range(0, len(mean), self._bucket):
             here = mean[start : start + self._bucket]
-            distributed.all_gather_into_tensor(self._whole, self._own_part(sums, start))
+            _gather(self._whole, self._own_part(sums, start))
             here.copy_(self._whole[: len(here)])
 
     def _own_part(self, sums: Sequence[Tensor], start: int) -> Tensor:
@@ -159,6 +160,12 @@ class _Exchange:
     def _nodes(self) -> Iterator[Node]:
         for nodes in self._roots:
             yield from nodes
+
+
+def _gather(whole: Tensor, part: Tensor) -> None:
+    """Write the parts of all processes into `whole`, in the order of ranks."""
+    newer: Any = getattr(distributed, "all_gather_single", None)  # torch 2.13 deprecates the older name
+    (newer or distributed.all_gather_into_tensor)(whole, part)
 
 
 def _fill(parts: Tensor, values: Tensor) -> None:
