@@ -14,7 +14,7 @@ from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.cross_region import NO_TRANSFER, transfer
 from spotrun.policy.deadline import WAIT_FOR_SPOT, give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.facts import Facts
-from spotrun.policy.gangs import fill, lacking, standing_by
+from spotrun.policy.gangs import fill, joining, lacking, regroup, standing_by, trains_with_fewer
 from spotrun.policy.kind_moves import move_to_another_kind
 from spotrun.policy.launches import never_asked, refused, why_needed
 from spotrun.policy.lives import (
@@ -81,6 +81,9 @@ def keep_going(facts: Facts) -> Iterator[Action]:
     if current is not None and not current.leaving and relief is not None:
         yield Append(event=ev.DrainRequested(attempt=current.number, reason=relief.intent.reason))
         return
+    if newcomers := joining(facts):
+        yield regroup(facts, newcomers)
+        return
     if pending is not None:
         if hurried and pending.may_be_closed and too_late_for(facts, pending):
             yield Append(event=give_up(pending))
@@ -96,6 +99,9 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         return
     if stands_still and lacking(facts) < facts.size:
         yield from fill(facts)
+        return
+    if trains_with_fewer(facts) and (asked := list(fill(facts))):
+        yield from asked
         return
     if (home := way_home(facts)) is not None:
         yield from intend(facts, home, f"{_reason_to_go_home(facts)}: {why_home(facts, home)}")

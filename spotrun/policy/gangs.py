@@ -34,6 +34,8 @@ SPEAKS_WITHIN = timedelta(seconds=60)
 Time within which a member has to report again that it is ready, after an attempt ended because the other members could
 not reach it. If the member does not report within this time, it is replaced.
 """
+JOIN_TOGETHER_WITHIN = timedelta(minutes=2)
+"""Maximum time for which a member that could join an elastic gang waits for others that are booting."""
 TIMES_MISSING = 2
 """Number of successive attempts that failed to reach a member, after which this member is ended (protocol 39)."""
 
@@ -74,6 +76,30 @@ def standing_by(facts: Facts) -> Launch | None:
     return state.launches[waiting[-1].launch] if len(waiting) >= facts.size else None
 
 
+def joining(facts: Facts) -> list[MemberName]:
+    """
+    Return the members that a smaller elastic gang can take in now; [] if there are none. It waits a while for further
+    members that are booting, because each change of a gang restarts its trainers.
+    """
+    state = facts.state
+    if not state.is_elastic or state.current is None or state.current.leaving:
+        return []
+    waiting, training = idle(state), state.current.names
+    if not waiting or len(training) >= facts.size:
+        return []
+    boots = any(name not in training and name not in waiting for name in available(state))
+    since = min(_idle_since(state, name) for name in waiting)
+    return waiting if not boots or facts.now - since > at_least_real(JOIN_TOGETHER_WITHIN, state) else []
+
+
+def regroup(facts: Facts, names: list[MemberName]) -> Append:
+    """Order the gang to hand over to itself and the members that wait."""
+    assert facts.state.current is not None
+    several = count_of(len(names), "member")
+    reason = f"{several} {'is' if len(names) == 1 else 'are'} ready to join"
+    return Append(event=ev.DrainRequested(attempt=facts.state.current.number, reason=reason, regroup=True))
+
+
 def fill(facts: Facts) -> Iterator[Action]:
     """Request the members that a gang lacks. If its other members have waited for too long, release them instead."""
     lacks, there = lacking(facts), available(facts.state)
@@ -81,6 +107,8 @@ def fill(facts: Facts) -> Iterator[Action]:
     why = f"{lacks} of {count_of(facts.size, 'member')} missing"
     if given_up := _why_given_up(facts, offered):
         yield from _released(idle(facts.state), given_up)
+    elif offered is None and _trains(facts.state):
+        return  # with the members that are there
     elif offered is None:
         yield Wait(reason=f"{why}, and no capacity in the pool of the other members now")
     else:
@@ -100,6 +128,15 @@ def dismiss(facts: Facts) -> Iterator[Action]:
         window = at_least_real(_window(state), state)
         unused = [name for name in idle(state) if facts.now - _idle_since(state, name) > window]
         yield from _released(unused, f"no attempt has used it for {to_the_second(window)}")
+
+
+def trains_with_fewer(facts: Facts) -> bool:
+    """Return True if an elastic gang trains while members are missing."""
+    return facts.state.is_elastic and _trains(facts.state) and lacking(facts) > 0
+
+
+def _trains(state: RunState) -> bool:
+    return state.current is not None and not state.current.leaving
 
 
 def _missed(facts: Facts) -> set[MemberName]:

@@ -26,20 +26,25 @@ from spotrun.run.gang import Gang, Layout, Meeting, MemberName, Port, Shard
 LEDGER_VERSION = 3
 """The version of the ledger in which runs on one instance are written. Its entries have no fields for gangs."""
 GANG_LEDGER_VERSION = 4
+ELASTIC_LEDGER_VERSION = 5
+"""The version of the ledger in runs whose gangs may have fewer members than the job requests."""
 OLD_LEDGER_VERSION = 2
 """
 The version of the ledger in old runs, whose entries are not signed with a key. In such a run, any program that can
 write to the run's folder can pose as the runner (protocol 31).
 """
-READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
+READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION, ELASTIC_LEDGER_VERSION)
 
 
-def version_for(instances: int) -> int:
+def version_for(instances: int, *, elastic: bool = False) -> int:
     """
     Return the version of the ledger for a new run. It is the lowest version that can describe a run on this number of
-    instances, so that older versions of spotrun can read as many runs as possible.
+    instances, so that older versions of spotrun can read as many runs as possible. With `elastic`, the number may
+    change.
     """
-    return LEDGER_VERSION if instances == 1 else GANG_LEDGER_VERSION
+    if instances == 1:
+        return LEDGER_VERSION
+    return ELASTIC_LEDGER_VERSION if elastic else GANG_LEDGER_VERSION
 
 
 ENTRY_SIZE_MAX = SMALL_BYTES
@@ -188,6 +193,12 @@ class RunCreated(Event, frozen=True, kw_only=True):
         """The number of instances that the job requests. It is 1 if the job's `num_nodes` is not a whole number."""
         found = self.spec.get("num_nodes")
         return found if isinstance(found, int) else 1
+
+    @property
+    def least(self) -> int:
+        """The minimum number of instances that train together. It is `size` unless the job's gang is elastic."""
+        found = self.job("elastic").get("min_nodes") if self.ledger_version == ELASTIC_LEDGER_VERSION else None
+        return found if isinstance(found, int) and 1 <= found <= self.size else self.size
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
@@ -468,10 +479,14 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
 
 
 class DrainRequested(Event, frozen=True, kw_only=True):
-    """The attempt is ordered to commit once more and then to hand over."""
+    """
+    The attempt is ordered to commit once more and then to hand over. With `regroup`, its members stay: they train in
+    the next attempt, together with the members that have been waiting.
+    """
 
     attempt: Count
     reason: str
+    regroup: bool | UnsetType = UNSET
 
 
 class InstanceCondemned(Event, frozen=True, kw_only=True):

@@ -121,9 +121,10 @@ def check_started(state: RunState, event: ev.AttemptStarted) -> None:
 def check_one_is_current(state: RunState) -> None:
     """
     Require that a new attempt is allowed to start: there is no current attempt, or the current attempt has to leave,
-    because it has a notice or a drain request (protocol 32, 13).
+    because it has a notice or a drain request (protocol 32, 13). An attempt that only regroups has to end first.
     """
-    require(state.current is None or state.current.leaving, "an attempt is current")
+    current = state.current
+    require(current is None or (current.leaving and not current.regroups), "an attempt is current")
 
 
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
@@ -161,11 +162,14 @@ def check_words(state: RunState, gang: Gang) -> None:
 
 def check_order(state: RunState, gang: Gang) -> None:
     """
-    Require that the gang has the requested size, and that its members are in the order of their names, with ascending
-    ranks. So the lead, which has rank 0, is the member with the first name.
+    Require that the gang has the requested size (or, if it is elastic, at least the minimum size), and that its members
+    are in the order of their names, with ascending ranks. So the lead, which has rank 0, is the member with the first
+    name.
     """
     names, ranks = gang.names, [seat.rank for seat in gang.members]
-    require(len(names) == state.created.size, f"a gang of this run has {state.created.size} members")
+    least, most = state.created.least, state.created.size
+    sizes = str(most) if least == most else f"{least} to {most}"
+    require(least <= len(names) <= most, f"a gang of this run has {sizes} members")
     require(
         all(name < later for name, later in pairwise(names)), "the gang's ranks do not follow the order of its names"
     )
@@ -189,6 +193,11 @@ def check_new_place(attempt: Attempt, event: ev.ResumedFrom) -> None:
     is left over from an earlier incarnation could connect to the new trainers (protocol 37).
     """
     require(all(trainer.meet != event.meet for trainer in attempt.trainers), "earlier trainers met at this address")
+
+
+def check_regroups(state: RunState, event: ev.DrainRequested) -> None:
+    """Require that only an elastic gang regroups: in any other gang, the next attempt would have as many members."""
+    require(not event.regroup or state.is_elastic, "a gang of this run keeps its size")
 
 
 def check_named(state: RunState, event: ev.NoticeSeen | ev.NoticesUnseen) -> None:
@@ -250,6 +259,7 @@ GANG_CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.LaunchRecorded: check_another_instance,
     ev.LaunchClosed: check_closed,
     ev.AttemptStarted: check_started,
+    ev.DrainRequested: check_regroups,
     ev.ResumedFrom: check_resumed,
     ev.NoticeSeen: check_named,
     ev.NoticesUnseen: check_named,

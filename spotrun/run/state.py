@@ -285,11 +285,17 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def lets_go(self, name: MemberName) -> bool:
         """
         Return True if the next attempt is not allowed to train on this member. After a drain request, that applies to
-        all members of the gang. After a notice, it applies only to the member that the cloud is taking.
+        all members of the gang, unless they regroup. After a notice, it applies only to the member that the cloud is
+        taking.
         """
-        if self.gang is None or self.drain is not None:
+        if self.gang is None or (self.drain is not None and not self.regroups):
             return True
         return self.notice is not None and self.notice.member == name
+
+    @property
+    def regroups(self) -> bool:
+        """True if the attempt hands over to a larger gang of which its own members are part."""
+        return self.drain is not None and bool(self.drain.regroup)
 
 
 class KnownSetUp(NamedTuple):
@@ -500,7 +506,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def of_gangs(self) -> bool:
         """True if several instances can train together in this run."""
-        return self.created.ledger_version == ev.GANG_LEDGER_VERSION
+        return self.created.ledger_version in (ev.GANG_LEDGER_VERSION, ev.ELASTIC_LEDGER_VERSION)
+
+    @property
+    def is_elastic(self) -> bool:
+        """True if a gang of this run may have fewer members than the job requests."""
+        return self.created.ledger_version == ev.ELASTIC_LEDGER_VERSION
 
     def members(self) -> Iterator[Member]:
         """Yield each instance that was ever requested."""

@@ -270,7 +270,7 @@ def run_created(
     return RunCreated(
         uid=uid,
         name=spec.name,
-        ledger_version=version_for(spec.num_nodes),
+        ledger_version=version_for(spec.num_nodes, elastic=spec.elastic is not None),
         spec=spec.to_dict(),
         spec_sha256=spec.spec_sha256,
         workdir_sha256=workdir_sha256,

@@ -450,6 +450,12 @@ class ElasticSpec(Model):
     with any number of processes.
     """
 
+    min_nodes: StrictInt = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="How many of the num_nodes instances are enough to train, after a loss.",
+    )
     virtual_ranks: StrictInt = Field(
         ge=1,
         le=1024,
@@ -862,6 +868,17 @@ class RunSpec(Model):
                 "divides the batches of a Loop, and a command with train.state has none", advice, at=("elastic",)
             )
 
+    def _elastic_gang_fits(self) -> Iterator[Unreadable]:
+        if self.elastic is None:
+            return
+        if self.elastic.min_nodes > self.num_nodes:
+            advice = f"write at most {self.num_nodes}, or more num_nodes"
+            yield Unreadable(f"is more than num_nodes, which is {self.num_nodes}", advice, at=("elastic", "min_nodes"))
+        if self.elastic.virtual_ranks < self.num_nodes:
+            advice = f"write at least {self.num_nodes}, or fewer num_nodes"
+            reason = f"is less than num_nodes, which is {self.num_nodes}"
+            yield Unreadable(reason, advice, at=("elastic", "virtual_ranks"))
+
     def _own_machine_is_known(self) -> Iterator[Unreadable]:
         home = self.resources.home
         if home is not None and home not in self.hardware:
@@ -932,6 +949,7 @@ class RunSpec(Model):
         _no_secret_is_in_envs,
         _only_trainings_count_steps,
         _only_trainings_are_elastic,
+        _elastic_gang_fits,
         _own_machine_is_known,
         _a_strategy_meets_a_deadline,
         _spot_alone_meets_no_deadline,

@@ -74,7 +74,7 @@ class AgentRun:
         resolved = RunSpec.from_dict(keys)
         created = History(
             FREE_STORAGE,
-            ledger_version=ev.version_for(resolved.num_nodes),
+            ledger_version=ev.version_for(resolved.num_nodes, elastic=resolved.elastic is not None),
             spec=resolved.to_dict(),
             spec_sha256=resolved.spec_sha256,
             workdir_sha256=workdir.upload(self.store, work),

@@ -15,10 +15,17 @@ from tests.support.histories import STORAGE, History, gone
 
 
 class GangHistory(History):
-    """Of a job that asks for `size` instances. Members say that they are ready on behalf of nobody: tests do."""
+    """
+    Of a job that asks for `size` instances. Members say that they are ready on behalf of nobody: tests do. With
+    `least`, so many are enough to train.
+    """
 
-    def __init__(self, size: int = 2, storage: ev.StoragePrices = STORAGE, **created: Any) -> None:
-        super().__init__(storage, ledger_version=ev.GANG_LEDGER_VERSION, spec={"num_nodes": size}, **created)
+    def __init__(
+        self, size: int = 2, storage: ev.StoragePrices = STORAGE, least: int | None = None, **created: Any
+    ) -> None:
+        spec = {"num_nodes": size} | ({} if least is None else {"elastic": {"min_nodes": least, "virtual_ranks": size}})
+        version = ev.version_for(2, elastic=least is not None)
+        super().__init__(storage, ledger_version=version, spec=spec, **created)
 
     def ask(self, count: int, for_gang: int | None = None, **fields: Any) -> list[MemberName]:
         """A launch of so many members, by their names."""

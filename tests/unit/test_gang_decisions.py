@@ -8,6 +8,8 @@ import pytest
 
 from spotrun.agent.gang.gang_decisions import (
     ANOTHER_STARTS_AFTER_S,
+    FIRST_WAITS_S,
+    SURVIVORS_WITHIN_S,
     EndedTrainer,
     MemberAction,
     are_settled,
@@ -24,8 +26,10 @@ from spotrun.agent.gang.gang_decisions import (
 from spotrun.agent.gang.worker_statuses import SeenStatus
 from spotrun.folder.status_objects import AgentStatus, MembersTrainer
 from spotrun.run import events as ev
+from spotrun.run import fold
 from spotrun.run.events import Cause
 from spotrun.run.gang import MemberName
+from tests.support.gang_events import started
 from tests.support.gang_history import GangHistory
 from tests.support.histories import START
 
@@ -226,3 +230,67 @@ def test_member_that_has_not_begun_in_time_is_missing():
     known = {ONE: seen(), TWO: SeenStatus(None, 0.0), THREE: seen(incarnation=1)}
     assert missing_at_start(known, 5, 0, since_s=59.0, scale=1.0) == ()
     assert missing_at_start(known, 5, 0, since_s=60.0, scale=1.0) == (TWO, THREE)
+
+
+# -- a gang whose size may change
+
+
+def elastic(size: int = 3, least: int = 2) -> GangHistory:
+    return GangHistory(size, least=least)
+
+
+def test_elastic_gang_starts_without_the_missing_once_its_survivors_are_ready():
+    history = elastic()
+    one, two, three = history.training_gang(3)
+    history.lost(three)
+    history.ready(one)
+    assert gang_to_start(history.state, one, 0.0) is None, "the other survivor comes"
+    history.ready(two)
+    gang = gang_to_start(history.state, one, 0.0)
+    assert gang is not None
+    assert (gang.names, gang.world) == ((one, two), 2)
+
+
+def test_elastic_gang_does_not_wait_long_for_a_survivor_nor_start_below_its_minimum():
+    history = elastic()
+    one, two, three = history.training_gang(3)
+    history.end_without(three)
+    history.ready(one, two)
+    assert gang_to_start(history.state, one, SURVIVORS_WITHIN_S - 1) is None
+    assert gang_to_start(history.state, one, SURVIVORS_WITHIN_S) is not None
+    history.lost(two)
+    assert gang_to_start(history.state, one, 1000.0) is None
+
+
+def test_first_gang_of_an_elastic_run_waits_for_all_its_members():
+    history = elastic()
+    one, two, _ = names = history.ask(3)
+    history.exist(*names)
+    history.ready(one, two)
+    assert gang_to_start(history.state, one, FIRST_WAITS_S - 1) is None
+    assert gang_to_start(history.state, one, FIRST_WAITS_S) is not None
+
+
+def test_members_that_regroup_stay_and_train_with_the_newcomers():
+    history = elastic()
+    one, two, three = history.training_gang(3)
+    history.lost(three)
+    history.ready(one, two)
+    smaller = history.start_gang([one, two])
+    (four,) = history.ask(1, for_gang=smaller)
+    history.exist(four)
+    history.ready(four)
+    history.meet()
+    history.write(ev.DrainRequested(attempt=smaller, reason="1 member is ready", regroup=True))
+    assert stands(history.state, one) is MemberAction.TRAIN
+    early = history.entry(started([four]))
+    assert fold.refusal(history.state, early) == "an attempt is current"
+    history.drained(None)
+    assert stays(history.state, history.state.attempts[smaller])
+    assert {stands(history.state, name) for name in (one, two, four)} == {MemberAction.SAY_READY}
+    history.ready(one, two)
+    assert gang_to_start(history.state, one, 0.0) is None, "the newcomer says so again"
+    history.ready(four)
+    found = gang_to_start(history.state, one, 0.0)
+    assert found is not None
+    assert found.names == (one, two, four)

@@ -13,7 +13,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.policy import Append, Terminate, Wait
 from spotrun.policy.actions import Action, Execute
 from spotrun.policy.changeovers import measured_starts
-from spotrun.policy.gangs import available
+from spotrun.policy.gangs import JOIN_TOGETHER_WITHIN, available
 from spotrun.policy.idle_polling import is_still
 from spotrun.policy.lives import lives_until
 from spotrun.report.next_decision import next_decision
@@ -461,3 +461,64 @@ def test_an_append_names_the_member(history: GangHistory) -> None:
     actions = decided(history, instances=shown(history, *names))
     recorded = [action.event for action in actions if isinstance(action, Append)]
     assert [(type(each), each.member) for each in recorded] == [(ev.LaunchRecorded, at) for at in range(SIZE)]
+
+
+# -- a gang whose size may change --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elastic() -> GangHistory:
+    return GangHistory(SIZE, least=1)
+
+
+def shrunk(history: GangHistory) -> list[MemberName]:
+    """A gang that has lost its last member and trains without it."""
+    names = training(history)
+    history.lost(names[-1])
+    history.ready(*names[:-1])
+    history.start_gang(names[:-1])
+    history.meet()
+    history.after(15).training()
+    return names[:-1]
+
+
+def test_smaller_gang_trains_while_the_missing_member_is_requested(elastic: GangHistory) -> None:
+    stay = shrunk(elastic)
+    asked = decided(elastic, instances=shown(elastic, *stay))
+    assert intended(asked) == [(1, elastic.attempt, "local-a")]
+    refused_by_its_pool(elastic, asked)
+    assert decided(elastic, instances=shown(elastic, *stay)) == [], "it goes on training, and asks again later"
+
+
+def test_gang_regroups_once_the_newcomer_is_ready(elastic: GangHistory) -> None:
+    stay = shrunk(elastic)
+    (newcomer,) = elastic.ask(1, for_gang=elastic.attempt)
+    elastic.exist(newcomer)
+    everyone = shown(elastic, *stay, newcomer)
+    assert decided(elastic, instances=everyone) == []
+    elastic.ready(newcomer)
+    (event,) = events_of(decided(elastic, instances=everyone))
+    assert event == ev.DrainRequested(attempt=elastic.attempt, reason="1 member is ready to join", regroup=True)
+    elastic.write(event)
+    assert decided(elastic, instances=everyone) == [], "they all stay"
+    elastic.drained(None)
+    assert decided(elastic, instances=everyone) == []
+    elastic.ready(*stay, newcomer)
+    elastic.start_gang([*stay, newcomer])
+    assert decided(elastic, instances=everyone) == []
+
+
+def test_newcomer_waits_a_while_for_another_that_boots(elastic: GangHistory) -> None:
+    names = training(elastic)
+    for name in names[1:]:
+        elastic.lost(name)
+    elastic.ready(names[0])
+    elastic.start_gang(names[:1])
+    elastic.meet()
+    one, two = elastic.ask(2, for_gang=elastic.attempt)
+    elastic.exist(one, two)
+    elastic.ready(one)
+    everyone = shown(elastic, names[0], one, two)
+    assert decided(elastic, instances=everyone) == []
+    later = decided(elastic.after(JOIN_TOGETHER_WITHIN.total_seconds() + 1), instances=everyone)
+    assert [type(event) for event in events_of(later)] == [ev.DrainRequested]

@@ -67,6 +67,7 @@ def of_gangs(history: History) -> list[ev.Event]:
         gang.recorded(name),
         ev.GuardArmed(launch=launch, member=0),
         ev.InstanceStopped(launch=launch, stopped_at=history.now, member=0),
+        ev.DrainRequested(attempt=attempt, reason="test", regroup=True),
         ev.InstanceCondemned(launch=launch, cause=Cause.EXTERNAL, member=0),
         ev.MemberReleased(launch=launch, member=0, reason="test"),
         replace(end, member=0),
@@ -803,3 +804,31 @@ def test_entries_of_a_gang_in_any_order_never_break_the_rules(seed: int) -> None
         assert sum(launch.pending for launch in state.launches.values()) <= 1
         assert all(len(set(attempt.names)) == state.created.size for attempt in state.attempts.values())
     assert begun < len(state.entry_times) - len(state.voids), "nothing was accepted"
+
+
+# -- a gang whose size may change -------------------------------------------------------------------------------------
+
+
+def test_only_an_elastic_gang_may_be_smaller_and_regroup() -> None:
+    fixed, names = training_gang(3)
+    refused(fixed, ev.DrainRequested(attempt=fixed.attempt, reason="test", regroup=True), "keeps its size")
+    fixed.lost(names[2])
+    fixed.ready(*names[:2])
+    refused(fixed, gang.started(names[:2]), "a gang of this run has 3 members")
+
+
+def test_elastic_gang_is_not_smaller_than_its_job_allows() -> None:
+    history = GangHistory(4, least=2)
+    names = history.training_gang(4)
+    for name in names[2:]:
+        history.lost(name)
+    history.ready(*names[:2])
+    refused(history, gang.started(names[:1]), "a gang of this run has 2 to 4 members")
+    history.start_gang(names[:2])
+    assert history.state.created.ledger_version == ev.ELASTIC_LEDGER_VERSION == ev.GANG_LEDGER_VERSION + 1
+
+
+@pytest.mark.parametrize("least", [0, 5, "two", None, 2.5])
+def test_minimum_that_is_no_size_of_the_gang_counts_as_its_size(least: object) -> None:
+    history = GangHistory(4, least=least)  # type: ignore[arg-type]
+    assert history.state.created.least == 4

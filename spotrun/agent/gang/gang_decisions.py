@@ -20,6 +20,13 @@ ANOTHER_STARTS_AFTER_S = 30.0
 Seconds of run time for which the gang waits for its lead to start the attempt. Afterwards any ready member is allowed
 to start it (protocol 36).
 """
+SURVIVORS_WITHIN_S = 15.0
+"""
+Maximum seconds of run time for which an elastic gang waits for members that have been ready before. One that comes
+later joins by regrouping.
+"""
+FIRST_WAITS_S = 300.0
+"""Maximum seconds of run time for which the first gang of an elastic run waits until all its members are ready."""
 SILENT_S = 30.0
 """
 Seconds of run time without a change of a member's status after which the member counts as unreachable (protocol
@@ -85,12 +92,13 @@ def stands(state: RunState, name: MemberName) -> MemberAction:
 def stays(state: RunState, attempt: Attempt) -> bool:
     """
     Return True if the members of an ended attempt stay, to train in the next attempt. They stay if the attempt ended
-    because it lost a member. If it ended because of its training (completed, or failed for good), they leave.
+    because it lost a member, or regroups. If it ended because of its training (completed, or failed for good), they
+    leave.
     """
     if state.terminal is not None or attempt.end is None or attempt.end.gave_up:
         return False
     lost = any(member.gone is not None or member.condemned is not None for member in state.members_of(attempt))
-    return lost or bool(attempt.end.missing) or attempt.end.cause is Cause.INTERRUPTED
+    return lost or attempt.regroups or bool(attempt.end.missing) or attempt.end.cause is Cause.INTERRUPTED
 
 
 def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:
@@ -100,15 +108,30 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
     The gang consists of as many members as the job requests. Members that are ready are chosen in the order of their
     names. The first of them starts the attempt. If it has not done so after ANOTHER_STARTS_AFTER_S, any other member of
     the gang starts it (protocol 36).
+
+    An elastic gang starts with fewer members, unless one that has been ready before is about to be so again.
     """
     if state.current is not None or state.terminal is not None or state.stop_requested:
         return None
     chosen = ready_members(state)[: state.created.size]
-    if len(chosen) < state.created.size or name not in chosen:
+    least = state.created.size if _waits_for_more(state, waited_s) else state.created.least
+    if len(chosen) < least or name not in chosen:
         return None
     if name != chosen[0] and waited_s < ANOTHER_STARTS_AFTER_S:
         return None
     return _seated(state, chosen)
+
+
+def _waits_for_more(state: RunState, waited_s: float) -> bool:
+    """
+    Return True if an elastic gang still waits for members. Before the first attempt, it waits for all that were
+    requested. Later, it waits only for those that have been ready before, such as survivors whose trainers are ending.
+    """
+    if not state.attempts:
+        return waited_s < FIRST_WAITS_S
+    coming = [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
+    known = [name for name in coming if state.member(name).ready is not None and not _is_ready(state, name)]
+    return bool(known) and waited_s < SURVIVORS_WITHIN_S
 
 
 def ready_members(state: RunState) -> list[MemberName]:
