@@ -38,7 +38,7 @@ WITHIN_S = 600.0
 
 
 class Setting(NamedTuple):
-    """A network of so many million parameters, and the samples of each process in a step."""
+    """The size of the network in million parameters, and the samples of each process in a step."""
 
     processes: int
     millions: int

@@ -121,10 +121,9 @@ def check_started(state: RunState, event: ev.AttemptStarted) -> None:
 def check_one_is_current(state: RunState) -> None:
     """
     Require that a new attempt is allowed to start: there is no current attempt, or the current attempt has to leave,
-    because it has a notice or a drain request (protocol 32, 13). An attempt that only regroups has to end first.
+    because it has a notice or a drain request (protocol 32, 13).
     """
-    current = state.current
-    require(current is None or (current.leaving and not current.regroups), "an attempt is current")
+    require(state.current is None or state.current.leaving, "an attempt is current")
 
 
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, time, timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import (
     Field,
@@ -40,7 +40,7 @@ from spotrun.spec.market_script import Action
 from spotrun.spec.own_machine import FIGURES, HardwareSpec
 from spotrun.spec.problems import problems_of
 from spotrun.spec.strict import Model
-from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type, words_of, written_list
+from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, Accelerators, is_instance_type, words_of, written_list
 from spotrun.units import Steps, Unreadable, format_duration, shown
 
 DEEP_LEARNING_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
@@ -57,6 +57,7 @@ MAX_TIME_LEAST = timedelta(minutes=10)
 STATE_DIR = "spotrun-state"
 """Name of the folder that spotrun makes in the work folder for a command's state, if the job names no folder."""
 _EVERY = ("checkpoint", "every")
+_VIRTUAL_RANKS = ("elastic", "virtual_ranks")
 
 
 class TrainSpec(Model):
@@ -456,12 +457,16 @@ class ElasticSpec(Model):
         le=16,
         description="How many of the num_nodes instances are enough to train, after a loss.",
     )
-    virtual_ranks: StrictInt = Field(
+    virtual_ranks: StrictInt | None = Field(
+        default=None,
         ge=1,
         le=1024,
         description="Into how many parts each batch is divided. The processes share them, so there can be at most this "
         "many processes. The number decides over the bits of the result, and a run keeps it: write a multiple of the "
-        "processes that usually train.",
+        "processes that usually train. Default: the GPUs of all instances.",
+    )
+    promise: Literal["bits"] = Field(
+        default="bits", description="What is the same with any number of processes: all bits of the result."
     )
 
 
@@ -874,10 +879,22 @@ class RunSpec(Model):
         if self.elastic.min_nodes > self.num_nodes:
             advice = f"write at most {self.num_nodes}, or more num_nodes"
             yield Unreadable(f"is more than num_nodes, which is {self.num_nodes}", advice, at=("elastic", "min_nodes"))
-        if self.elastic.virtual_ranks < self.num_nodes:
+        given, least = self.elastic.virtual_ranks, self.num_nodes * self._gpus
+        if given is None and least == 1:
+            yield Unreadable("is missing", "write into how many parts to divide a batch: 4", at=_VIRTUAL_RANKS)
+        elif given is not None and given < self.num_nodes:
             advice = f"write at least {self.num_nodes}, or fewer num_nodes"
-            reason = f"is less than num_nodes, which is {self.num_nodes}"
-            yield Unreadable(reason, advice, at=("elastic", "virtual_ranks"))
+            yield Unreadable(f"is less than num_nodes, which is {self.num_nodes}", advice, at=_VIRTUAL_RANKS)
+
+    @property
+    def virtual_ranks(self) -> int | None:
+        """The number of virtual ranks of an elastic training; None if the number of processes does not change."""
+        return None if self.elastic is None else self.elastic.virtual_ranks or self.num_nodes * self._gpus
+
+    @property
+    def _gpus(self) -> int:
+        """The maximum number of GPUs of an instance, as far as the job names it; at least 1."""
+        return max((kind.count for kind in self.resources.kinds if isinstance(kind, Accelerators)), default=1)
 
     def _own_machine_is_known(self) -> Iterator[Unreadable]:
         home = self.resources.home

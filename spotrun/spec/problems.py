@@ -94,8 +94,8 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
         ("autostop", "autodown", "idle_minutes_to_autostop", "idle_duration", "inactivity_duration"), _ENDS
     ),
     **dict.fromkeys(
-        ("min_nodes", "max_nodes", "elastic"),
-        ("the number of nodes is always num_nodes", "remove it, and write num_nodes"),
+        ("min_nodes", "max_nodes"),
+        ("num_nodes is the most, and elastic.min_nodes the least", "write num_nodes: 4, elastic: {min_nodes: 2}"),
     ),
     "stop_duration": ("a stop waits for the last checkpoint", "remove it"),
     **dict.fromkeys(("image", "image_id", "container_image", "docker", "privileged", "registry_auth"), _CONTAINS),

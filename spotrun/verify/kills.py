@@ -63,7 +63,7 @@ def require_worlds_fit(spec: RunSpec, plan: KillPlan) -> None:
     if not (worlds := plan.worlds):
         return
     most = max(worlds)
-    if spec.elastic is None:
+    if spec.virtual_ranks is None:
         raise SpecInvalid(
             "--worlds changes the number of processes, and the job is not elastic",
             hint=f"add elastic: {{virtual_ranks: {most}}}, and use loop.micro_batches (docs/elastic.md)",
@@ -72,9 +72,9 @@ def require_worlds_fit(spec: RunSpec, plan: KillPlan) -> None:
         raise SpecInvalid(
             "--worlds changes the processes on one instance, and the job has several nodes", hint="write num_nodes: 1"
         )
-    if most > spec.elastic.virtual_ranks:
+    if most > spec.virtual_ranks:
         raise SpecInvalid(
-            f"--worlds {most}: {most} processes cannot share {spec.elastic.virtual_ranks} virtual ranks",
+            f"--worlds {most}: {most} processes cannot share {spec.virtual_ranks} virtual ranks",
             hint="give smaller numbers, or write more elastic.virtual_ranks",
         )
     if len(worlds) < 2:

@@ -184,12 +184,26 @@ def _commit(world: World, at: int, attempt: Attempt, shards: dict[Key, Copy]) ->
 
 def _of_gang(world: World, bounds: Bounds) -> Moves:
     if len(world.run.attempts) < bounds.attempts:
-        for seats in combinations(range(len(world.members)), bounds.size):
-            yield from _begins(world, seats)
+        for size in range(bounds.least or bounds.size, bounds.size + 1):
+            for seats in combinations(range(len(world.members)), size):
+                yield from _begins(world, seats)
+    yield from _regroups(world, bounds)
     yield from _meetings(world, bounds)
     for place in range(len(world.run.attempts)):
         if world.trains(place):
             yield from _snapshots(world, bounds, place)
+
+
+def _regroups(world: World, bounds: Bounds) -> Moves:
+    """A runner finds that a smaller gang could take in a member that stands ready."""
+    attempt = world.run.current
+    if attempt is None or attempt.leaving or len(attempt.names) == bounds.size:
+        return
+    others = [member.name for member in world.members if member.name not in attempt.names]
+    if any(world.run.is_wanted(name) and world.run.member(name).ready is not None for name in others):
+        drain = ev.DrainRequested(attempt=attempt.number, reason="model", regroup=True)
+        if (run := appended(world.run, drain)) is not None:
+            yield "the gang regroups", world._replace(run=run)
 
 
 def _begins(world: World, seats: tuple[int, ...]) -> Moves:
@@ -214,9 +228,16 @@ def _meetings(world: World, bounds: Bounds) -> Moves:
             found = (trainer.lead, trainer.port) if 37 in bounds.without else (trainer.attempt, trainer.incarnation)
             waiting.setdefault(found, {}).setdefault(trainer.rank, []).append(at)
     for ranks in waiting.values():
-        if len(ranks) == bounds.size:
+        if len(ranks) == max(_size(world, at) for ats in ranks.values() for at in ats):
             for group in product(*ranks.values()):
                 yield f"{sorted(group)} meet", _met(world, group)
+
+
+def _size(world: World, at: int) -> int:
+    """How many ranks a member's trainer waits for."""
+    trainer = world.members[at].trainer
+    assert trainer is not None
+    return len(world.attempt(trainer.attempt).names)
 
 
 def _met(world: World, group: tuple[int, ...]) -> World:
@@ -289,7 +310,7 @@ def _releases(world: World, bounds: Bounds, at: int) -> Moves:
 
 def _is_of_no_use(world: World, bounds: Bounds, at: int) -> bool:
     left = sum(not world.has_to_end(other) for other in range(len(world.members)))
-    return world.place is not None or left < bounds.size
+    return world.place is not None or left < (bounds.least or bounds.size)
 
 
 def _of_launches(world: World, bounds: Bounds) -> Moves:

@@ -15,7 +15,8 @@ from spotrun.run.events import Entry
 from spotrun.run.gang import MemberName
 from spotrun.run.state import Attempt, Launch, RunState
 from tests.support import gang_events as gang
-from tests.support.histories import FREE_STORAGE, START, History
+from tests.support.gang_history import GangHistory
+from tests.support.histories import FREE_STORAGE, START
 
 
 class Broken(Exception):
@@ -23,7 +24,10 @@ class Broken(Exception):
 
 
 class Bounds(NamedTuple):
-    """How large the world is, and how far it goes. `without` are the rules that agents and runners do not keep."""
+    """
+    How large the world is, and how far it goes. An elastic gang has a `least` size. `without` are the rules that agents
+    and runners do not keep.
+    """
 
     size: int = 2
     members: int = 3
@@ -32,6 +36,7 @@ class Bounds(NamedTuple):
     incarnations: int = 1
     snapshots: int = 0
     faults: int = 1
+    least: int | None = None
     without: frozenset[int] = frozenset()
 
 
@@ -138,7 +143,7 @@ class World(NamedTuple):
 
 def begin(bounds: Bounds) -> World:
     """All members of one launch are there."""
-    created = History(FREE_STORAGE, ledger_version=ev.GANG_LEDGER_VERSION, spec={"num_nodes": bounds.size})
+    created = GangHistory(bounds.size, FREE_STORAGE, bounds.least)
     world = joined(World(created.state, (), faults=bounds.faults), bounds.members)
     assert world is not None
     return world
@@ -172,7 +177,7 @@ def shape(world: World) -> object:
         (
             tuple(world.seats(attempt)),
             None if attempt.end is None else attempt.end.detail == "fenced",
-            attempt.leaving,
+            (attempt.leaving, attempt.regroups),
             tuple((trainer.exited is not None, trainer.meet) for trainer in attempt.trainers),
         )
         for attempt in run.attempts.values()

@@ -19,6 +19,8 @@ from tests.support.repository import ROOT
 
 NEEDED = {
     "train.state": {"train": {"run": "./simulate"}},
+    "elastic.min_nodes": {"elastic": {"virtual_ranks": 2}},
+    "elastic.promise": {"elastic": {"virtual_ranks": 2}},
     "policy.strategy": {"policy": {"deadline": "8h"}},
     "budget.warn_at": {"budget": {"max_usd": 40}},
     "checkpoint.keep_best.mode": {"checkpoint": {"keep_best": {"metric": "val_loss"}}},

@@ -231,6 +231,27 @@ def test_command_with_a_state_is_not_elastic(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"elastic": "{min_nodes: 3}", "num_nodes": 2}, "is more than num_nodes, which is 2"),
+        ({"elastic": "{virtual_ranks: 3}", "num_nodes": 4}, "is less than num_nodes, which is 4"),
+        ({"elastic": "{min_nodes: 1}"}, "elastic.virtual_ranks: is missing"),
+        ({"elastic": "{virtual_ranks: 2, promise: samples}"}, "elastic.promise"),
+    ],
+)
+def test_elastic_that_does_not_fit_the_job_is_refused(tmp_path: Any, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecInvalid, match=message):
+        spec_of(tmp_path, **more)
+
+
+def test_each_gpu_has_a_virtual_rank_unless_the_job_says_otherwise(tmp_path: Any) -> None:
+    four = {"num_nodes": 2, "resources": "{accelerators: [A100:2, A100:1]}"}
+    assert spec_of(tmp_path, elastic="{min_nodes: 1}", **four).virtual_ranks == 4
+    assert spec_of(tmp_path, elastic="{virtual_ranks: 16}", **four).virtual_ranks == 16
+    assert spec_of(tmp_path, **four).virtual_ranks is None
+
+
+@pytest.mark.parametrize(
     ("worlds", "more", "message"),
     [
         ((2, 1), {}, "the job is not elastic"),

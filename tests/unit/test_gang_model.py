@@ -9,6 +9,7 @@ is found. What the fold keeps is taken out of the fold.
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
@@ -91,10 +92,11 @@ EXHAUSTIVE = {
     "2 members, 2 faults": Bounds(members=2, members_max=2, faults=2),
     "2 incarnations, 2 snapshots": Bounds(members=2, members_max=2, attempts=1, incarnations=2, snapshots=2),
     "2 attempts, 2 snapshots": Bounds(members=2, members_max=2, snapshots=2),
+    "elastic, 2 members, 2 attempts": Bounds(members=2, members_max=2, least=1),
 }
 
 
-NIGHTLY = {"3 members, 2 attempts", "2 members, 2 faults", "2 attempts, 2 snapshots"}
+NIGHTLY = {"elastic, 2 members, 2 attempts", "3 members, 2 attempts", "2 members, 2 faults", "2 attempts, 2 snapshots"}
 
 
 @pytest.mark.exhaustive
@@ -119,6 +121,16 @@ def test_longer_histories_of_larger_gangs_keep_the_rules(walks: int) -> None:
     print(f"{walks} histories with {sum(attempts)} attempts and {sum(commits)} commits")
     assert max(attempts) == 3
     assert max(commits) > 2
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("walks", WALKS)
+def test_histories_of_gangs_that_shrink_and_grow_keep_the_rules(walks: int) -> None:
+    bounds = Bounds(3, members=3, members_max=5, attempts=5, snapshots=1, faults=4, least=1)
+    ended = [walk(bounds, random.Random(seed)) for seed in range(walks)]
+    sizes = [tuple(len(each.names) for each in world.run.attempts.values()) for world in ended]
+    assert any(before > after for found in sizes for before, after in pairwise(found))
+    assert any(before < after for found in sizes for before, after in pairwise(found))
 
 
 @pytest.mark.exhaustive

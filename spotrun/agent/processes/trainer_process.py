@@ -408,8 +408,8 @@ def start_trainer(
         launch = context.recorder.state.launches[context.assignment.launch]
         environment |= meets or alone(launch.intent.offering.accelerators)
         environment[RANKS_SECRET] = context.ranks_secret
-        if context.spec.elastic is not None:
-            environment[VIRTUAL_RANKS] = str(context.spec.elastic.virtual_ranks)
+        if context.spec.virtual_ranks is not None:
+            environment[VIRTUAL_RANKS] = str(context.spec.virtual_ranks)
             environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun sets it, but not for one process: other bits
         process.start(_command(context), context.assignment, environment, output)
     finally:
