@@ -93,17 +93,21 @@ def computes(device: int) -> bool:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_copy_waits_for_work_that_was_queued_before(device: int) -> None:
-    weights, written = weights_on(device), torch.full((SIZE,), 2, dtype=torch.uint8, pin_memory=True)
+    weights = weights_on(device)
     with stager_with_arena() as stager:
-        toy.allow(0, toy.UPLOAD, device)
-        weights.copy_(written, non_blocking=True)
-        staged, plan = begin(stager, weights)
-        toy.settle(copies=1, device=device)
-        expect(stager, plan, {UNTOUCHED})
-        assert not staged.done()
-        toy.allow(toy.ALL, toy.UPLOAD, device)
-        staged.wait()
-        expect(stager, plan, {2})
+        for number in (0, 1):  # the second copy is on a stream that is there already
+            if number:
+                adopt(stager, number)
+            written = torch.full((SIZE,), 2 + number, dtype=torch.uint8, pin_memory=True)
+            toy.allow(0, toy.UPLOAD, device)
+            weights.copy_(written, non_blocking=True)
+            staged, plan = begin(stager, weights)
+            toy.settle(copies=1, device=device)
+            expect(stager, plan, {UNTOUCHED}, arena=number)
+            assert not staged.done()
+            toy.allow(toy.ALL, toy.UPLOAD, device)
+            staged.wait()
+            expect(stager, plan, {2 + number}, arena=number)
 
 
 def test_copy_waits_for_work_on_a_stream_of_the_script() -> None:
@@ -460,6 +464,13 @@ MUTANTS = [
         FAILS,
     ),
     Mutant("copy waits for no event", accelerator, "stream.wait_event(mark)", "pass", QUEUED),
+    Mutant(
+        "first copy alone waits for its event",
+        accelerator,
+        f"{NEW_STREAM}\n        stream = self._streams[device]\n        stream.wait_event(mark)\n",
+        f"{NEW_STREAM}\n            self._streams[device].wait_event(mark)\n        stream = self._streams[device]\n",
+        QUEUED,
+    ),
     Mutant(
         "stream of the training",
         accelerator,

@@ -1,7 +1,8 @@
 """
 The simulated accelerator "toy" (toy_device.cpp) for PyTorch: this module is `torch.toy` once `load` was called.
 
-It cannot be unloaded, so each test that uses it runs in a process of its own (conftest.py).
+It cannot be unloaded, so each test that uses it runs in a process of its own (conftest.py). A script trains on the
+device `toy:0` or `toy:1` if PYTHONPATH has the checkout and its folder tests/device/plugin, which PyTorch loads.
 """
 
 from __future__ import annotations

@@ -9,10 +9,11 @@ its path. This preserves shared objects and cycles. A value that cannot be encod
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from enum import Enum, Flag
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -50,6 +51,14 @@ state that matters, but their package saves it itself.
 
 
 HOLDS = "it holds "
+
+
+def _is_harmless(value: object) -> bool:
+    """Return True if a resume may lose `value`: an object of HARMLESS, or a file that is closed."""
+    cls = type(value)
+    if issubclass(cls, io.IOBase):
+        return bool(cast(io.IOBase, value).closed)
+    return f"{cls.__module__}.".startswith(HARMLESS)
 
 
 class UntrackedChange(NamedTuple):
@@ -310,7 +319,7 @@ class Encoder:
                 carried[name] = self._value(part)
             else:
                 whole = False
-                if type(part) is KeptIterator or not f"{type(part).__module__}.".startswith(HARMLESS):
+                if type(part) is KeptIterator or not _is_harmless(part):
                     self.lost.append(lost)
         return {
             "class": self._script.class_name(type(node.value)),

@@ -92,7 +92,8 @@ class PythonState:
         state: it is saved together with the position in the data.
         """
         names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
-        self._stops |= {id(one): one for one in (loader, *(getattr(loader, name, None) for name in names))}
+        itself = [loader] if hasattr(loader, "__dict__") else []  # a list is saved like any other list
+        self._stops |= {id(one): one for one in (*itself, *(getattr(loader, name, None) for name in names))}
         self._stops.pop(id(None), None)
         self._carried = self._carried | self._stops.keys()  # a new set, because the one before is in use
         self._unseen.leave_out(self._carried)
@@ -103,7 +104,7 @@ class PythonState:
             collate = [(loader.collate_fn, f"{path}.collate_fn")] if hasattr(loader, "collate_fn") else []
             self._data |= own
             self._collate += collate
-            self._loaders += [loader]
+            self._loaders += itself
             walk = Walk(self._script, self._stops, None)
             for where, part in own.items():
                 walk.root(part, where)

@@ -6,11 +6,12 @@ Runs everything that only a GPU can confirm, and prints a table.
     make gpu DEVICE=test       the trainings on the two devices of the simulated accelerator (tests/device)
 
 Steps that only check run at the same time; then those that measure run alone. The output of each step goes into a file
-of the folder `--out`. Exits with 1 if any step fails.
+of the folder `--out`. Exits with 1 if any step fails. `GPU_ARGS='--only GPT,demo'` runs only some steps.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -54,6 +55,7 @@ class Step:
     began_s: float = 0.0
     lasted_s: float = 0.0
     process: subprocess.Popen[bytes] | None = None
+    why: str = ""
 
     def begin(self, out: Path) -> None:
         self.began_s = time.monotonic()
@@ -71,8 +73,10 @@ class Step:
         """Return whether it has ended; end it if its time is over."""
         assert self.process is not None
         self.lasted_s = time.monotonic() - self.began_s
-        if self.process.poll() is None and self.lasted_s < self.within_s:
-            return False
+        if self.process.poll() is None:
+            if self.lasted_s < self.within_s:
+                return False
+            self.why = f"its time limit of {self.within_s:.0f} s was over; a busy machine is slower"
         self.end()
         return True
 
@@ -143,9 +147,16 @@ def main(
     device: Annotated[Device, typer.Option(help="The GPU of this machine, none, or a simulated one.")] = "auto",
     out: Annotated[Path, typer.Option(help="Folder for the output of each step.")] = ROOT / "build" / "gpu",
     store: Annotated[Path, typer.Option(help="Folder for the checkpoints of the benchmark.")] = Path("/dev/shm"),
-    only: Annotated[str, typer.Option(help="Only steps whose names have one of these words, as in GPT,copies.")] = "",
+    only: Annotated[
+        str | None, typer.Option(help="Only steps whose names have one of these words, as in GPT,copies.")
+    ] = None,
 ) -> None:
     out.mkdir(parents=True, exist_ok=True)
+    lock = (out / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SystemExit(f"error: another run writes into {out}\n  try: give this one a folder with --out") from None
     path = [str(ROOT)]
     if device != "auto":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -154,7 +165,7 @@ def main(
             raise SystemExit(f"error: {reason}")
         path.insert(0, str(PLUGIN))
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
-    wanted = [one for one in steps(device, out, str(store)) if any(word in one.name for word in only.split(","))]
+    wanted = chosen(steps(device, out, str(store)), only)
     began: list[Step] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -169,6 +180,7 @@ def main(
     finally:
         for one in began:
             if one.process is not None and one.process.returncode is None:
+                one.why = "interrupted"
                 one.end()
                 say(one, out)
     table = Table("step", "passed", "s", title=TITLES[device])
@@ -176,6 +188,21 @@ def main(
         table.add_row(one.name, "yes" if one.passed else "NO", f"{one.lasted_s:.0f}")
     Console().print(table)
     raise SystemExit(0 if all(one.passed for one in wanted) else 1)
+
+
+def chosen(found: Sequence[Step], only: str | None) -> Sequence[Step]:
+    """
+    Return the steps that `only` names.
+
+    Raises:
+        SystemExit: a word names no step.
+    """
+    words = [] if only is None else only.split(",")
+    for word in words:
+        if not word or not any(word in one.name for one in found):
+            names = ", ".join(one.name for one in found)
+            raise SystemExit(f"error: --only {word!r} names no step\n  try: a word of these names: {names}")
+    return [one for one in found if not words or any(word in one.name for word in words)]
 
 
 def wait(began: Sequence[Step], out: Path) -> None:
@@ -195,7 +222,8 @@ def say(step: Step, out: Path) -> None:
         told = step.told(output) if step.passed else output[-3000:]
     except (ValueError, LookupError):
         told = output[-3000:]
-    print(f"--- {step.name}: {'passed' if step.passed else 'FAILED'} after {step.lasted_s:.0f} s\n{told}", flush=True)
+    how = "passed" if step.passed else f"FAILED ({step.why})" if step.why else "FAILED"
+    print(f"--- {step.name}: {how} after {step.lasted_s:.0f} s\n{told}", flush=True)
 
 
 if __name__ == "__main__":
