@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from spotrun.loop.adapter import LoopFramework
 from spotrun.training.data.data_order import ExactOrder, weights_of
 from spotrun.training.data.samplers import Samplers
+from spotrun.training.ddp_buckets import ddps_of
 from spotrun.training.elastic.buffers import Buffers, spread
-from spotrun.training.elastic.collectives import rejected
 from spotrun.training.elastic.mean_gradients import MeanGradients
 from spotrun.training.elastic.means import DifferentCalls, Means
+from spotrun.training.elastic.micro_guard import COLLECTIVE, rejected
+from spotrun.training.elastic.replicas import Replicas
 from spotrun.training.elastic.virtual_ranks import Share
 from spotrun.training.trace.of_framework import FrameworkTrace
 
@@ -32,7 +34,7 @@ ALL_OF_THEM = "run every micro-batch to its end: leave no `break` in the loop ov
 
 
 class Seeds(Protocol):
-    def seed_at(self, *place: object) -> None: ...
+    def seed_all_at(self, *place: object) -> None: ...
 
 
 class Batch:
@@ -79,15 +81,17 @@ class ElasticSteps:
         self._gradients: MeanGradients | None = None
         self._buffers = Buffers(framework.module, share)
         self._means = Means(share, _device(framework.module))
+        self._replicas = Replicas(share, _device(framework.module))
         self._virtual: int | None = None
+        self._left = self._has_gradients = False
         self._batch: tuple[int, ...] = ()
         self._calls = 0
 
     def begin(self) -> None:
         """Give all processes the weights and buffers of rank 0. Call this before the first step."""
         module, given = self._framework.module, self._framework.given
-        if given.averaged:
-            names = ", ".join(given.averaged)
+        if given.averaged or any(True for _ in ddps_of(module)):
+            names = ", ".join(given.averaged) or "a model"
             self._refuse(
                 f"the job is elastic, and DistributedDataParallel averages the gradients of {names}",
                 "give the loop a model without DistributedDataParallel: loop.micro_batches averages its gradients",
@@ -133,23 +137,27 @@ class ElasticSteps:
             if virtual != downwards[0]:
                 self._buffers.put_back()
             self._virtual = virtual
-            self._seeds.seed_at("micro-batch", *place, virtual)
+            self._seeds.seed_all_at("micro-batch", *place, virtual)
             if self._trace is not None:
                 self._trace.micro_batch_begins(virtual, part)
-            with rejected(self._reject_collective):
-                yield part
+            try:
+                with rejected(self._reject):
+                    yield part
+            except GeneratorExit:
+                self._left = True
+                raise
             if self._trace is not None:
                 self._trace.micro_batch_ends(virtual)
             self._refuse_sparse()
             gradients.take(virtual, weights[virtual])
         self._virtual = None
-        gradients.end()
+        self._has_gradients |= gradients.end()
         self._buffers.spread()
         try:
             self._means.end(weights)
         except DifferentCalls:
             self._refuse("loop.mean was called for some micro-batches of a step only", "call it in each of them")
-        self._seeds.seed_at("micro-batches end", *place)
+        self._seeds.seed_all_at("micro-batches end", *place)
 
     def mean(self, value: Any) -> Tensor:
         """Return a tensor that has the mean of `value` over all virtual ranks after the step's last micro-batch."""
@@ -160,16 +168,32 @@ class ElasticSteps:
         return self._means.add(self._virtual, as_number(value))
 
     def step_begins(self) -> None:
-        """Refuse an optimizer that steps within a micro-batch, before it has the mean gradient."""
+        """Refuse an optimizer's step whose gradients are not those of all micro-batches."""
+        if self._left:
+            self.batch_ends()
         if self._virtual is not None:
             self._refuse(
                 "an optimizer steps within a micro-batch", "call optimizer.step() after the loop over the micro-batches"
             )
+        if not self._has_gradients and any(each.grad is not None for each in self._parameters):
+            self._refuse(
+                "the script calls backward() outside of the micro-batches",
+                "call loss.backward() within `for … in loop.micro_batches(batch):`",
+            )
 
     def batch_ends(self) -> None:
-        """Refuse a step whose micro-batches the script has not run to their end."""
+        """Refuse a step whose micro-batches the script has not run to their end, and processes that differ."""
         if self._virtual is not None:
             self._refuse("the script left the loop over its micro-batches early", ALL_OF_THEM)
+        if self._replicas.differ(self._framework.module.parameters()):
+            self._refuse(
+                "the processes have different weights",
+                "outside of micro-batches, let each process do the same: call backward() in micro-batches only, draw "
+                "no random numbers on one rank alone, and use loop.mean for figures on which the training depends",
+            )
+
+    def stepped(self) -> None:
+        self._has_gradients = False
 
     def check(self, loader: Any) -> None:
         """Refuse training data that cannot be divided among virtual ranks."""
@@ -199,7 +223,12 @@ class ElasticSteps:
         if any(each.grad is not None and each.grad.layout is not torch.strided for each in self._parameters):
             self._refuse("the job is elastic, and a gradient is sparse", "make the nn.Embedding with sparse=False")
 
-    def _reject_collective(self, name: str) -> NoReturn:
+    def _reject(self, name: str) -> NoReturn:
+        if name not in COLLECTIVE:
+            self._refuse(
+                f"a micro-batch calls {name}(), and has no gradients yet",
+                "call optimizer.zero_grad() after optimizer.step(), or before the loop over the micro-batches",
+            )
         self._refuse(
             f"a micro-batch calls torch.distributed.{name}, and processes may have different numbers of micro-batches",
             "use loop.mean for figures, BatchNorm in place of SyncBatchNorm, and no DistributedDataParallel",

@@ -157,7 +157,7 @@ def without_checkpoints(spec: RunSpec) -> str | None:
     Return a note if the job may get no checkpoints, else None. spotrun makes checkpoints only if the training uses a
     framework that it supports, or if the job names files as state.
     """
-    if spec.train.state or _names(spec, SAVED):
+    if spec.train.state or spec.elastic is not None or _names(spec, SAVED):
         return None
     source = spec.train.source(Path(spec.workdir)) or spec.train.module
     what = "The job is a plain command" if spec.train.run else f"{source} names no framework that spotrun knows"

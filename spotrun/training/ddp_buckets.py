@@ -124,17 +124,23 @@ class _Recorder:
 def _wrappers_of(module: nn.Module) -> list[Any]:
     """
     Return the DDPs that train parameters of `module`, in the order of their first parameters. Leave out DDPs that do
-    not rebuild their buckets after the first backward pass. All Python objects are searched, because each framework
-    stores its DDPs in a different place.
+    not rebuild their buckets after the first backward pass.
+    """
+    found = {first: each for first, each in ddps_of(module) if each.static_graph or not each.find_unused_parameters}
+    return [found[first] for first in sorted(found)]
+
+
+def ddps_of(module: nn.Module) -> Iterator[tuple[int, Any]]:
+    """
+    Yield the DDPs that train parameters of `module`, each with the number of its first parameter. All Python objects
+    are searched, because each framework stores its DDPs in a different place.
     """
     place = {id(parameter): number for number, parameter in enumerate(module.parameters())}
-    found = {}
     for each in gc.get_objects():
         if issubclass(type(each), nn.parallel.DistributedDataParallel):
             first = min((place[id(one)] for one in each.parameters() if id(one) in place), default=None)
-            if first is not None and (each.static_graph or not each.find_unused_parameters):
-                found[first] = each
-    return [found[first] for first in sorted(found)]
+            if first is not None:
+                yield first, each
 
 
 def _begin_with(wrapper: Any, parameters: list[Tensor], sparse: list[bool], order: Order) -> None:

@@ -357,6 +357,14 @@ class Fit:
         seeds.seed_process(seed)
         generators.seed(self._generators, seed)
 
+    def seed_all_at(self, *place: object) -> None:
+        """
+        Seed the script's own generators, too. How many numbers these draw in a step of an elastic training would depend
+        on the number of processes.
+        """
+        self.seed_at(*place)
+        generators.seed(self._python.generators(), seeds.derive(self._seed, *place, "own"))
+
     # --- data
 
     def exact(self, loader: Any, stage: Stage) -> Any:

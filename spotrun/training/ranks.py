@@ -57,8 +57,7 @@ class Ranks:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        virtual_ranks = int(os.environ.get(VIRTUAL_RANKS, "0"))
-        self.elastic = Share(virtual_ranks, size, rank) if virtual_ranks else None
+        self.elastic = _share(size, rank)
         met = size > 1 and distributed.is_available() and distributed.is_initialized()
         self._group: Any = distributed.new_group(backend="gloo", timeout=LONGEST_FETCH) if met else None
 
@@ -189,6 +188,19 @@ class Ranks:
             boxes.append(torch.empty(size_bytes, dtype=torch.uint8))
             distributed.recv(boxes[-1], rank, group=self._group)
         return boxes
+
+
+def _share(size: int, rank: int) -> Share | None:
+    """
+    Return this process's share of the virtual ranks that the environment names; None if it names none.
+
+    Raises:
+        SpotrunError: the variable is not a number of virtual ranks.
+    """
+    text = os.environ.get(VIRTUAL_RANKS, "")
+    if text and not (text.isascii() and text.isdigit() and int(text)):
+        raise SpotrunError(f"{VIRTUAL_RANKS} is {text!r}, and has to be a number of virtual ranks", hint="set it to 4")
+    return Share(int(text), size, rank) if text else None
 
 
 def _proof(rank: int, gang: bytes, asked: bytes) -> bytes:

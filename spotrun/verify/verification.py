@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import chain
 
 import msgspec
-from msgspec.structs import replace
 
 from spotrun.exactness import scope
 from spotrun.exactness.causes import Evidence, likely_cause
 from spotrun.exactness.comparison import MAY_VARY, differences, digest_of
-from spotrun.exactness.difference import Differences, gathered
+from spotrun.exactness.difference import Difference, DifferenceKind, Differences, gathered
 from spotrun.exactness.same_everywhere import Clean, without_instances
 from spotrun.exactness.scope import ComparedCount, NotCompared
 from spotrun.exactness.trace import Improved, Trace
@@ -97,12 +96,12 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
     require_steps(interrupted, "interrupted")
     require_worlds(interrupted, worlds)
     clean = without_instances(str(sandbox.instances))
-    found = compare(straight, interrupted, plan.seed, clean)
+    found = compare(straight, interrupted, plan.seed, clean, worlds=worlds)
     if found.differences.first is None or not MAY_VARY.issuperset(found.differences.counts):
-        return replace(found, worlds=worlds)
+        return found
     again = Rehearsal(sandbox, calm, "second uninterrupted", (), worlds[:1]).run(plan.within, watch)
     require_steps(again, "second uninterrupted")
-    return replace(compare(straight, interrupted, plan.seed, clean, again), worlds=worlds)
+    return compare(straight, interrupted, plan.seed, clean, again, worlds)
 
 
 def compare(
@@ -111,11 +110,17 @@ def compare(
     seed: int,
     clean: Clean,
     again: RehearsalResult | None = None,
+    worlds: tuple[int, ...] = (),
 ) -> Verification:
-    """Compare the trainings. `again` is a second uninterrupted training; None if none was needed."""
+    """
+    Compare the trainings. `again` is a second uninterrupted training; None if none was needed. `worlds` are the numbers
+    of processes, if they changed. A variable that has the number of processes is not compared.
+    """
     ranks = None if again is None else again.ranks
     files = LeftFiles(straight, interrupted, clean, again)
-    found = gathered(chain(differences(straight.ranks, interrupted.ranks, ranks), files.differences()))
+    everything = list(differences(straight.ranks, interrupted.ranks, ranks))
+    sizes = [each for each in everything if is_the_world(each, worlds)]
+    found = gathered(chain((each for each in everything if each not in sizes), files.differences()))
     kills = with_resumes(interrupted.kills, interrupted.trace)
     resumes = sum(kill.resumed_from > 0 for kill in kills)
     outside = scope.written_outside(straight.ranks, interrupted.ranks)
@@ -128,9 +133,13 @@ def compare(
         batches_redone=interrupted.trace.batches_redone(),
         resumes_from_checkpoint=resumes,
         differences=found,
-        likely_cause=None if found.first is None else likely_cause(found.first, evidence),
+        likely_cause=None if found.first is None else PROCESSES if worlds else likely_cause(found.first, evidence),
         compared=(*scope.compared(straight.ranks), *files.compared()),
-        not_compared=(*scope.not_compared(straight.ranks, interrupted.ranks, ranks), *files.not_compared()),
+        not_compared=(
+            *(NotCompared(str(each.name), "it is the number of processes") for each in sizes),
+            *scope.not_compared(straight.ranks, interrupted.ranks, ranks),
+            *files.not_compared(),
+        ),
         not_carried=interrupted.not_carried,
         written_outside=outside,
         straight=_digests(straight.trace),
@@ -138,7 +147,21 @@ def compare(
         straight_s=straight.duration_s,
         interrupted_s=interrupted.duration_s,
         seed=seed,
+        worlds=worlds,
     )
+
+
+PROCESSES = (
+    "the training depends on the number of processes: on the rank or the world size, or on a count, a sum or a "
+    "generator that changes in each micro-batch"
+)
+
+
+def is_the_world(found: Difference, worlds: tuple[int, ...]) -> bool:
+    """Return True if what differs is a variable with the number of processes that trained last."""
+    if found.kind is not DifferenceKind.STATE or not worlds:
+        return False
+    return (found.straight, found.interrupted) == (str(worlds[0]), str(worlds[-1]))
 
 
 def _digests(trace: Trace) -> Digests:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.repository import ROOT
+from tests.support.repository import EXAMPLES, ROOT
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Zygote
 
@@ -60,3 +65,51 @@ def test_more_processes_than_virtual_ranks_are_refused(zygote: Zygote, tmp_path:
     agent = Agent(zygote, job_of("plain", 2, 1), tmp_path)
     assert agent.attempt() == "refused"
     assert "2 processes cannot share 1 virtual ranks" in agent.log.read_text()
+
+
+def test_processes_whose_weights_differ_are_refused(zygote: Zygote, tmp_path: Path) -> None:
+    agent = Agent(zygote, job_of("apart", 2), tmp_path)
+    assert agent.attempt() == "refused"
+    assert "the processes have different weights" in agent.log.read_text()
+
+
+def verified(job: Path, *words: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "spotrun", "verify-resume", str(job), "--json", *words]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.nightly
+def test_example_has_the_same_bits_with_other_numbers_of_processes() -> None:
+    found = verified(EXAMPLES / "elastic.yaml", "--worlds", "4,2,1,3")
+    assert found["identical"]
+    assert (found["worlds"], found["resumes_from_checkpoint"]) == ([4, 2, 1, 3], 3)
+
+
+@pytest.mark.nightly
+def test_gang_that_shrinks_and_grows_has_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "elastic.py", tmp_path / "train.py")
+    (tmp_path / "job.yaml").write_text(GANG)
+    found = verified(tmp_path / "job.yaml", "--kills", "2", "--keep")
+    assert found["identical"]
+    why = [sys.executable, "-m", "spotrun", "why"]
+    histories = [
+        subprocess.run([*why, str(run)], capture_output=True, text=True, check=True).stdout
+        for run in Path(found["folder"]).glob("runs/job-*")
+    ]
+    shutil.rmtree(found["folder"])
+    assert any("1 member is ready to join" in history for history in histories)
+
+
+GANG = """
+workdir: .
+run: >-
+  torchrun --nnodes $SPOTRUN_NUM_NODES --node-rank $SPOTRUN_NODE_RANK --nproc-per-node $SPOTRUN_NUM_GPUS_PER_NODE
+  --master-addr $MASTER_ADDR --master-port $MASTER_PORT train.py
+num_nodes: 2
+elastic: {virtual_ranks: 4}
+resources: {cloud: local, accelerators: V100:1}
+"""

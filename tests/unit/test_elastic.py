@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import distributed, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from spotrun import Loop
-from spotrun.errors import SpecInvalid
+from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.exactness.difference import Difference, DifferenceKind
 from spotrun.loop import loop as loop_module
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
@@ -22,6 +24,7 @@ from spotrun.training.elastic.partial_sums import PartialSums
 from spotrun.training.elastic.virtual_ranks import Share, height, roots, stretches, sum_of
 from spotrun.training.unsupported import TrainingUnsupported
 from spotrun.verify.kills import KillPlan, require_worlds_fit
+from spotrun.verify.verification import is_the_world
 
 SIZES = [
     (total, processes) for total, processes in product((1, 2, 3, 5, 8, 12, 16, 24), range(1, 9)) if processes <= total
@@ -133,6 +136,31 @@ def steps_early() -> None:
             training.optimizer.step()
 
 
+def steps_after_a_break() -> None:
+    training = Training()
+    for batch in training.batches():
+        for (x,) in training.loop.micro_batches(batch):
+            training.backward(x)
+            break
+        training.optimizer.step()
+
+
+def zeroes_within() -> None:
+    training = Training()
+    for batch in training.batches():
+        for (x,) in training.loop.micro_batches(batch):
+            training.optimizer.zero_grad()
+            training.backward(x)
+
+
+def goes_backward_too_late() -> None:
+    training = Training()
+    for batch in training.batches():
+        losses = [training.model(x).mean() for (x,) in training.loop.micro_batches(batch)]
+        torch.stack(losses).mean().backward()
+        training.optimizer.step()
+
+
 def reduces_itself() -> None:
     training = Training()
     for batch in training.batches():
@@ -186,6 +214,9 @@ def cycles() -> None:
         (has_no_batches, "its training data has no batches", "give the DataLoader a batch_size"),
         (leaves_early, "left the loop over its micro-batches early", "leave no `break`"),
         (steps_early, "an optimizer steps within a micro-batch", "call optimizer.step() after the loop"),
+        (steps_after_a_break, "left the loop over its micro-batches early", "leave no `break`"),
+        (zeroes_within, "a micro-batch calls zero_grad()", "call optimizer.zero_grad() after optimizer.step()"),
+        (goes_backward_too_late, "calls backward() outside of the micro-batches", "call loss.backward() within"),
         (reduces_itself, "a micro-batch calls torch.distributed.all_reduce", "use loop.mean for figures"),
         (takes_a_mean_sometimes, "loop.mean was called for some micro-batches", "call it in each of them"),
         (takes_a_mean_too_late, "loop.mean was called outside of a micro-batch", "within `for … in loop.micro"),
@@ -202,6 +233,24 @@ def test_script_whose_processes_would_differ_is_refused(script: Callable[[], Non
     assert reason in refused.value.message
     assert hint in (refused.value.hint or "")
     assert distributed.all_reduce is reduce
+
+
+def test_variable_that_is_no_number_of_virtual_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VIRTUAL_RANKS, "four")
+    with pytest.raises(SpotrunError, match="SPOTRUN_VIRTUAL_RANKS is 'four', and has to be a number"):
+        cycles()
+
+
+@pytest.mark.parametrize(
+    ("found", "worlds", "expected"),
+    [(("4", "1"), (4, 2, 1), True), (("4", "1"), (), False), (("4", "2"), (4, 2, 1), False)],
+)
+def test_variable_with_the_number_of_processes_is_not_compared(
+    found: tuple[str, str], worlds: tuple[int, ...], expected: bool
+) -> None:
+    one = Difference(kind=DifferenceKind.STATE, straight=found[0], interrupted=found[1], name="__main__.world")
+    assert is_the_world(one, worlds) is expected
+    assert not is_the_world(replace(one, kind=DifferenceKind.WEIGHTS), worlds)
 
 
 def test_script_is_the_same_without_elastic(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,10 +50,13 @@ class MeanGradients:
         for group in self._groups:
             group.take(virtual_rank, weight)
 
-    def end(self) -> None:
-        """Set each parameter's gradient to the mean, or leave it without one if no virtual rank has used it."""
-        for group in self._groups:
-            group.end()
+    def end(self) -> bool:
+        """
+        Set each parameter's gradient to the mean, or leave it without one if no virtual rank has used it. Return True
+        if a virtual rank has used any.
+        """
+        used = [group.end() for group in self._groups]
+        return any(used)
 
 
 class _Group:
@@ -92,7 +95,7 @@ class _Group:
             each.grad = None
         self._sums.add(virtual_rank, leaf)
 
-    def end(self) -> None:
+    def end(self) -> bool:
         self._exchange.mean(self._sums.roots, self._mean)
         self._sums.clear()
         used = self._mean[self._ends[-1] :].tolist()
@@ -104,6 +107,7 @@ class _Group:
             else:
                 each.grad = before.add_(ours)
         self._before = []
+        return any(used)
 
     def _gradient(self, number: int) -> Tensor:
         gradient = self._parameters[number].grad

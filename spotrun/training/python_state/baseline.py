@@ -143,6 +143,11 @@ class Baseline:
         self._paths[id(value)] = (path, value)
         self._by_path[path] = value
 
+    def generators(self) -> dict[str, Any]:
+        """Return the random number generators that existed when training began, by their paths."""
+        found = (known.node for known in self._known.values())
+        return {node.path: node.value for node in found if isinstance(node.value, GENERATORS)}
+
     def knows(self, value: object) -> bool:
         return id(value) in self._known
 

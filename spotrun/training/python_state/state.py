@@ -188,6 +188,10 @@ class PythonState:
                 UntrackedChange(path.removeprefix(LATE), NOTHING_LIKE_IT, saved=True) for path in restorer.lost
             )
 
+    def generators(self) -> dict[str, Any]:
+        """Return the script's own random number generators, by their paths."""
+        return self._baseline.generators()
+
     def knows(self, value: object) -> bool:
         """
         Return True if snapshots can refer to `value` by its path, because it existed when training began.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import torch
 from torch import distributed, nn
 from torch.utils.data import DataLoader
@@ -17,6 +18,7 @@ from spotrun.trainer_link import VIRTUAL_RANKS
 from tests.support.trainings.loop_scripts.world import WIDTH, Noisy, done, job, loss_of, network, tick
 
 VARIANT = job["variant"]
+OWN = np.random.default_rng(7)
 os.environ[VIRTUAL_RANKS] = str(job["virtual_ranks"])
 
 
@@ -60,12 +62,14 @@ def main() -> None:
                     mean = backward(loss_of(model, x + torch.rand(1)))
                 step(model, optimizer, scaler)
                 for _ in loop.micro_batches():
-                    mean = backward(loss_of(model, torch.rand(5, WIDTH)))
+                    mean = backward(loss_of(model, torch.rand(5, WIDTH) + float(OWN.random())))
             if (number + 1) % every == 0 or number == 2:
                 step(model, optimizer, scaler)
                 scheduler.step()
             s.losses.append(float(mean))
             tick()
+            if VARIANT == "apart":
+                s.losses.append(torch.nn.init.normal_(model[0].weight) if distributed.get_rank() else None)
     if distributed.get_rank() == 0:
         done(model=model, optimizer=optimizer, losses=s.losses, scale=scaler.get_scale())
     distributed.destroy_process_group()
