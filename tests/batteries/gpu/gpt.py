@@ -11,18 +11,18 @@ from spotrun import Loop
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic matrix products on CUDA
 DEVICE = str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
-VOCABULARY, TOKENS, WIDTH, LAYERS, HEADS = 512, 64, 256, 4, 8
+VOCABULARY, TOKENS, LAYERS, HEADS = 512, 64, 4, 8
 
 
 class GPT(nn.Module):
     """tokens_BT to logits_BTV"""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS, WIDTH)
-        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, 0.1, batch_first=True, norm_first=True)
+        self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(TOKENS, width)
+        layer = nn.TransformerEncoderLayer(width, HEADS, 4 * width, 0.1, batch_first=True, norm_first=True)
         self.blocks = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
-        self.predict = nn.Linear(WIDTH, VOCABULARY)
+        self.predict = nn.Linear(width, VOCABULARY)
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         length = tokens_BT.shape[1]
@@ -34,12 +34,13 @@ class GPT(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sentences", type=int, default=1600)
+    parser.add_argument("--width", type=int, default=256)
     args = parser.parse_args()
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.manual_seed(1)
     steps_N = torch.randint(1, 9, (args.sentences, 1)).cumsum(0) % VOCABULARY
     sentences_NT = (steps_N + 3 * torch.arange(TOKENS + 1)) % VOCABULARY
-    model = GPT().to(DEVICE)
+    model = GPT(args.width).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=DEVICE == "cuda")
     scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**20)  # the first steps overflow: the scaler skips them
     loader = DataLoader(TensorDataset(sentences_NT), 32, shuffle=True)
