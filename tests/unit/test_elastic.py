@@ -206,6 +206,7 @@ def cycles() -> None:
         pass
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("script", "reason", "hint"),
     [
