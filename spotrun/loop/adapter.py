@@ -81,7 +81,6 @@ class LoopFramework:
         self.entering_pass = self.entering_batches = 0
         self.script_state = state
         self.check_step: Callable[[], None] | None = None
-        self.after_step: Callable[[], None] | None = None
         self._roots = {"state": state, "given": given.roots, frames.name: SimpleNamespace(**self._variables())}
         self._script = Script.of_this_process()
         self._loaded: State | None = None
@@ -233,8 +232,6 @@ class LoopFramework:
 
     def _steps(self) -> None:
         self.stepped = True
-        if self.after_step is not None:
-            self.after_step()
 
     def close(self) -> None:
         while self._handles:

@@ -191,9 +191,7 @@ class ElasticSteps:
                 "outside of micro-batches, let each process do the same: call backward() in micro-batches only, draw "
                 "no random numbers on one rank alone, and use loop.mean for figures on which the training depends",
             )
-
-    def stepped(self) -> None:
-        self._has_gradients = False
+        self._has_gradients &= not self._framework.stepped
 
     def check(self, loader: Any) -> None:
         """Refuse training data that cannot be divided among virtual ranks."""

@@ -84,7 +84,7 @@ class Passes:
         self._elastic: ElasticSteps | None = None
         if share is not None:
             self._elastic = ElasticSteps(framework, share, self._fit, self._trace, self.refuse)
-            framework.check_step, framework.after_step = self._elastic.step_begins, self._elastic.stepped
+            framework.check_step = self._elastic.step_begins
             self._elastic.begin()
 
     # --- epochs

@@ -236,6 +236,22 @@ def test_script_whose_processes_would_differ_is_refused(script: Callable[[], Non
     assert distributed.all_reduce is reduce
 
 
+def test_two_optimizers_step_after_one_loop_over_the_micro_batches() -> None:
+    training, other, steps = Training(), nn.Linear(3, 1), 0
+    second = torch.optim.SGD(other.parameters(), 0.1)
+    training.loop = Loop(model=training.model, optimizer=training.optimizer, other=other, second=second)
+    for number, batch in enumerate(training.batches()):
+        for (x,) in training.loop.micro_batches(batch):
+            training.backward(x)
+            other(x).mean().backward()
+        if number:  # the first batch only accumulates
+            for optimizer in (training.optimizer, second):
+                optimizer.step()
+                optimizer.zero_grad()
+                steps += 1
+    assert steps == 2
+
+
 def test_variable_that_is_no_number_of_virtual_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VIRTUAL_RANKS, "four")
     with pytest.raises(SpotrunError, match="SPOTRUN_VIRTUAL_RANKS is 'four', and has to be a number"):
