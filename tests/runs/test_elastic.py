@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spotrun.trainer_link import SnapshotTaken
 from tests.support.repository import EXAMPLES, ROOT
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Zygote
@@ -52,8 +53,12 @@ def test_eight_virtual_ranks_have_the_same_bits_on_three_processes_and_on_one(zy
 
 
 def test_checkpoint_of_other_virtual_ranks_is_refused(zygote: Zygote, tmp_path: Path) -> None:
-    agent = Agent(zygote, job_of("plain", 1), tmp_path, every_steps=1)
-    assert agent.attempt(kill="at:12") == "killed"
+    def kill(agent: Agent, message: object) -> None:
+        if isinstance(message, SnapshotTaken) and agent.attempts == 1:
+            agent.kill()
+
+    agent = Agent(zygote, job_of("plain", 1), tmp_path, every_steps=1, on_message=kill)
+    assert agent.attempt() == "killed", agent.log.read_text()[-3000:]
     agent.job = job_of("plain", 1, 2)
     assert agent.attempt() == "refused"
     log = agent.log.read_text()

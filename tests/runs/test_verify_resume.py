@@ -46,6 +46,7 @@ JSON_KEYS = {
     "straight_s",
     "interrupted_s",
     "seed",
+    "worlds",
     "folder",
 }
 DIFFERENCE_KEYS = {
