@@ -87,7 +87,8 @@ class _Group:
         used = [number for number, each in enumerate(self._parameters) if each.grad is not None]
         if used:
             views = self._views(leaf)
-            torch._foreach_copy_([views[number] for number in used], [self._gradient(number) for number in used])
+            for number in used:
+                views[number].copy_(self._gradient(number))
             if weight != 1.0:
                 leaf.mul_(weight)
             leaf[self._ends[-1] :][used] = 1
@@ -112,7 +113,7 @@ class _Group:
     def _gradient(self, number: int) -> Tensor:
         gradient = self._parameters[number].grad
         assert gradient is not None
-        return gradient
+        return gradient.detach()
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         starts = (0, *self._ends)
