@@ -90,7 +90,7 @@ class ElasticSteps:
     def begin(self) -> None:
         """Give all processes the weights and buffers of rank 0. Call this before the first step."""
         module, given = self._framework.module, self._framework.given
-        if given.averaged or any(True for _ in ddps_of(module)):
+        if given.averaged or (self._share.processes > 1 and any(True for _ in ddps_of(module))):
             names = ", ".join(given.averaged) or "a model"
             self._refuse(
                 f"the job is elastic, and DistributedDataParallel averages the gradients of {names}",
