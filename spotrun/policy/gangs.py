@@ -45,7 +45,7 @@ def available(state: RunState) -> list[MemberName]:
     Return the members that can take part in the next attempt: members that are booting, members that are ready, and
     members that train and do not have to leave.
     """
-    return [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
+    return [name for name in state.names() if state.can_train(name)]
 
 
 def lacking(facts: Facts) -> int:

@@ -528,6 +528,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self.launches[name.launch].closed is None and self.member(name).wanted
 
+    def can_train(self, name: MemberName) -> bool:
+        """Return True if the next attempt is allowed to train on this member, once it is ready."""
+        return self.is_wanted(name) and not self.has_to_leave(name)
+
     def member(self, name: MemberName) -> Member:
         return self.launches[name.launch].members[name.member]
 

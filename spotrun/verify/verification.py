@@ -120,7 +120,8 @@ def compare(
     files = LeftFiles(straight, interrupted, clean, again)
     everything = list(differences(straight.ranks, interrupted.ranks, ranks))
     sizes = [each for each in everything if is_the_world(each, worlds)]
-    found = gathered(chain((each for each in everything if each not in sizes), files.differences()))
+    others = (each for each in everything if not is_the_world(each, worlds))
+    found = gathered(chain(others, files.differences()))
     kills = with_resumes(interrupted.kills, interrupted.trace)
     resumes = sum(kill.resumed_from > 0 for kill in kills)
     outside = scope.written_outside(straight.ranks, interrupted.ranks)

@@ -129,9 +129,9 @@ def _waits_for_more(state: RunState, waited_s: float) -> bool:
     """
     if not state.attempts:
         return waited_s < FIRST_WAITS_S
-    coming = [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
-    known = [name for name in coming if state.member(name).ready is not None and not _is_ready(state, name)]
-    return bool(known) and waited_s < SURVIVORS_WITHIN_S
+    known = (name for name in state.names() if state.member(name).ready is not None)
+    coming = any(state.can_train(name) and not _is_ready(state, name) for name in known)
+    return coming and waited_s < SURVIVORS_WITHIN_S
 
 
 def ready_members(state: RunState) -> list[MemberName]:
@@ -145,7 +145,7 @@ def ready_members(state: RunState) -> list[MemberName]:
 def _is_ready(state: RunState, name: MemberName) -> bool:
     ready = state.member(name).ready
     said = ready is not None and ready.after == state.last_end
-    return said and state.is_wanted(name) and not state.has_to_leave(name)
+    return said and state.can_train(name)
 
 
 def _seated(state: RunState, names: list[MemberName]) -> Gang:

@@ -83,17 +83,16 @@ class _Group:
     def take(self, virtual_rank: int, weight: float) -> None:
         leaf = self._sums.free()
         leaf = self._mean.new_empty(self._size) if leaf is None else leaf
-        leaf.zero_()
-        used = [number for number, each in enumerate(self._parameters) if each.grad is not None]
-        if used:
-            views = self._views(leaf)
-            for number in used:
-                views[number].copy_(self._gradient(number))
-            if weight != 1.0:
-                leaf.mul_(weight)
-            leaf[self._ends[-1] :][used] = 1
-        for each in self._parameters:
+        used = [each.grad is not None for each in self._parameters]
+        for each, view in zip(self._parameters, self._views(leaf), strict=True):
+            if each.grad is None:
+                view.zero_()
+            else:
+                view.copy_(each.grad.detach())
             each.grad = None
+        if weight != 1.0:
+            leaf[: self._ends[-1]].mul_(weight)
+        leaf[self._ends[-1] :].copy_(torch.tensor(used))
         self._sums.add(virtual_rank, leaf)
 
     def end(self) -> bool:
@@ -109,11 +108,6 @@ class _Group:
                 each.grad = before.add_(ours)
         self._before = []
         return any(used)
-
-    def _gradient(self, number: int) -> Tensor:
-        gradient = self._parameters[number].grad
-        assert gradient is not None
-        return gradient.detach()
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         starts = (0, *self._ends)
