@@ -9,6 +9,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from configparser import ConfigParser
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,9 +59,18 @@ runpy.run_path({script!r}, run_name="__main__")
 
 
 @pytest.fixture
-def job(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Path:
+def evening(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """It is 22 o'clock: in the processes that are started, and in this one, which knows of it by `tzset`."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", ten_in_the_evening())
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.fixture
+def job(sandbox: Sandbox, evening: None) -> Path:
     """examples/nightly.yaml with a smaller training, whose news go into a file of the test."""
-    monkeypatch.setenv("TZ", ten_in_the_evening())
     work = sandbox.folder / "work"
     work.mkdir()
     script = GATED.format(gate=str(sandbox.folder / "gate"), script=str(JOBS / "quick.py"))

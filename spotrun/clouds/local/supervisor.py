@@ -235,8 +235,8 @@ class Supervisor:
             return
         self._taken_at = taken_at
         if notice is not None:
+            self._change(notice_deadline=taken_at)  # first: who has read the notice also finds it in the record
             self._metadata.give_notice(taken_at)
-            self._change(notice_deadline=taken_at)
             self._tell("notice", deadline=taken_at)
 
     def _follow_price(self) -> None:
