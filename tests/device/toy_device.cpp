@@ -193,9 +193,7 @@ bool overlap(const char* one, size_t one_bytes, const char* other, size_t other_
   return one < other + other_bytes && other < one + one_bytes;
 }
 
-void check(const Device& device) {
-  TORCH_CHECK(!device.failed, "toy:", &device - sim().devices.data(), " has failed");
-}
+void check(const Device& device) { TORCH_CHECK(!device.failed, "toy:", &device - sim().devices.data(), " has failed"); }
 
 // --- Current device, streams and time of each thread.
 
@@ -252,9 +250,7 @@ struct Block {
 size_t gap(const Device& device, size_t bytes) {
   size_t begin = 0;
   for (const auto& [offset, size] : device.blocks) {
-    if (offset - begin >= bytes) {
-      break;
-    }
+    if (offset - begin >= bytes) { break; }
     begin = offset + size;
   }
   return begin + bytes <= device.capacity ? begin : kStoreBytes;
@@ -281,9 +277,7 @@ void free_block(void* context) {
 struct DeviceMemory final : c10::Allocator {
   c10::DataPtr allocate(size_t wanted) override {
     const c10::Device where(kType, current_device);
-    if (wanted == 0) {
-      return {nullptr, where};
-    }
+    if (wanted == 0) { return {nullptr, where}; }
     Device& device = device_of(current_device);
     const size_t bytes = (wanted + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
     Lock lock(sim().mutex);
@@ -292,9 +286,7 @@ struct DeviceMemory final : c10::Allocator {
     if (offset == kStoreBytes) {  // perhaps streams have not come to what was freed
       const size_t count = device.streams.size();
       lock.unlock();
-      for (size_t id = 0; id < count; ++id) {
-        synchronize(*device.streams[id]);
-      }
+      for (size_t id = 0; id < count; ++id) { synchronize(*device.streams[id]); }
       lock.lock();
       offset = gap(device, bytes);
     }
@@ -326,9 +318,7 @@ const Pinned* pinned_at(const char* begin, size_t bytes) {
 
 void unpin(const char* begin) {
   const size_t bytes = sim().pinned.at(begin).bytes;
-  for (const Copy* copy : sim().under_way) {
-    sim().faults += overlap(copy->host, copy->bytes, begin, bytes);
-  }
+  for (const Copy* copy : sim().under_way) { sim().faults += overlap(copy->host, copy->bytes, begin, bytes); }
   sim().pinned.erase(begin);
 }
 
@@ -353,9 +343,7 @@ struct PinnedMemory final : at::HostAllocator {
   }
 
   void empty_cache() override {}
-  at::HostStats get_stats() override {
-    return {};
-  }
+  at::HostStats get_stats() override { return {}; }
   void reset_accumulated_stats() override {}
   void reset_peak_stats() override {}
 };
@@ -388,9 +376,7 @@ void move(Stream& stream, Direction direction, bool gated, char* to, const char*
       Lock lock(sim().mutex);
       step = gated ? passing(lock, stream, device, direction, step) : device.failed ? 0 : step;
     }
-    if (!step) {
-      return;
-    }
+    if (!step) { return; }
     std::memcpy(to, from, step);
     to += step, from += step, bytes -= step;
   }
@@ -473,9 +459,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
     upload(from, to, non_blocking);
   } else {  // the CPU converts
     at::Tensor host = from;
-    if (on_toy(from)) {
-      download(from, host = host_like(from));
-    }
+    if (on_toy(from)) { download(from, host = host_like(from)); }
     if (!on_toy(to)) {
       to.copy_(host);
     } else {
@@ -508,9 +492,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     setDevice(device);
     return before;
   }
-  c10::Device getDevice() const override {
-    return {kType, current_device};
-  }
+  c10::Device getDevice() const override { return {kType, current_device}; }
   void setDevice(c10::Device device) const override {
     device_of(concrete(device).index());
     current_device = concrete(device).index();
@@ -550,15 +532,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream_of(stream)); }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
     Device& device = device_of(concrete({kType, index}).index());
-    for (size_t id = 0; id < device.streams.size(); ++id) {
-      synchronize(*device.streams[id]);
-    }
+    for (size_t id = 0; id < device.streams.size(); ++id) { synchronize(*device.streams[id]); }
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
-    if (*event == nullptr) {
-      *event = new Event;
-    }
+    if (*event == nullptr) { *event = new Event; }
     Lock lock(sim().mutex);
     take(stream_of(stream), 0);
     auto mark = Event(new Mark{device_of(stream.device_index()), stream_of(stream).idle_from_s});
@@ -569,9 +547,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     });
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event == nullptr) {
-      return;
-    }
+    if (event == nullptr) { return; }
     Lock lock(sim().mutex);
     Stream& waiting = stream_of(stream);
     waiting.idle_from_s = std::max(waiting.idle_from_s, (*static_cast<Event*>(event))->at_s);
@@ -586,9 +562,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return event == nullptr || (*static_cast<Event*>(event))->passed;
   }
   void synchronizeEvent(void* event) const override {
-    if (event == nullptr) {
-      return;
-    }
+    if (event == nullptr) { return; }
     Lock lock(sim().mutex);
     const Event mark = *static_cast<Event*>(event);
     sim().changed.wait(lock, [&] { return mark->passed; });
@@ -617,9 +591,7 @@ struct Generator final : c10::GeneratorImpl {
       : GeneratorImpl({kType, index}, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
 
   uint64_t draw() { return mixed(state[0] ^ mixed(state[1]++)); }
-  void set_current_seed(uint64_t seed) override {
-    state = {seed, 0};
-  }
+  void set_current_seed(uint64_t seed) override { state = {seed, 0}; }
   void set_offset(uint64_t offset) override { state[1] = offset; }
   uint64_t get_offset() const override { return state[1]; }
   uint64_t current_seed() const override { return state[0]; }
@@ -654,9 +626,7 @@ class Seeded {
   explicit Seeded(at::Generator generator) : cpu_(at::detail::getDefaultCPUGenerator()), before_(cpu_.get_state()) {
     cpu_.set_current_seed(generator.get<Generator>()->draw());
   }
-  ~Seeded() {
-    cpu_.set_state(before_);
-  }
+  ~Seeded() { cpu_.set_state(before_); }
   Seeded(const Seeded&) = delete;
 
  private:
@@ -683,9 +653,7 @@ at::Generator take_generator(const c10::OperatorHandle& op, torch::jit::Stack& s
 
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   std::unique_ptr<Seeded> seeded;
-  if (op.hasTag(at::Tag::nondeterministic_seeded)) {
-    seeded = std::make_unique<Seeded>(take_generator(op, *stack));
-  }
+  if (op.hasTag(at::Tag::nondeterministic_seeded)) { seeded = std::make_unique<Seeded>(take_generator(op, *stack)); }
   const bool before = std::exchange(computes, true);
   at::native::cpu_fallback(op, stack);
   computes = before;
@@ -709,9 +677,7 @@ void grow(c10::StorageImpl& storage, size_t bytes) {
   const size_t before = storage.nbytes();
   const c10::DeviceGuard guard(storage.device());
   c10::DataPtr larger = device_memory.allocate(bytes);
-  if (before) {
-    copy_inside(storage.device().index(), larger.get(), storage.data(), std::min(before, bytes));
-  }
+  if (before) { copy_inside(storage.device().index(), larger.get(), storage.data(), std::min(before, bytes)); }
   storage.set_data_ptr_noswap(std::move(larger));
   storage.set_nbytes(bytes);
 }
@@ -719,22 +685,16 @@ void grow(c10::StorageImpl& storage, size_t bytes) {
 const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
   auto* tensor = self.unsafeGetTensorImpl();
   tensor->set_sizes_contiguous(size);
-  if (format.has_value()) {
-    tensor->empty_tensor_restride(*format);
-  }
+  if (format.has_value()) { tensor->empty_tensor_restride(*format); }
   const size_t bytes = at::detail::computeStorageNbytes(
       self.sizes(), self.strides(), self.element_size(), static_cast<size_t>(self.storage_offset()));
   auto& storage = *tensor->unsafe_storage().unsafeGetStorageImpl();
-  if (self.numel() && storage.nbytes() < bytes) {
-    grow(storage, bytes);
-  }
+  if (self.numel() && storage.nbytes() < bytes) { grow(storage, bytes); }
   return self;
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& to) {
-  if (self.sizes() != to.sizes()) {
-    resize(to, self.sizes(), std::nullopt);
-  }
+  if (self.sizes() != to.sizes()) { resize(to, self.sizes(), std::nullopt); }
   return copy_from(self, to, false);
 }
 
@@ -772,9 +732,7 @@ Three batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weigh
   return at::_native_batch_norm_legit(input, weight, bias, running_mean, running_variance, training, momentum, epsilon);
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
-}
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>()); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
@@ -797,13 +755,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 // To resolve a lazily conjugated tensor, PyTorch copies it: without these lines, it would resolve it first.
-TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
-  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
-TORCH_LIBRARY_IMPL(aten, Negative, m) {
-  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 // Within `torch.autocast`, some operators compute in the type that it names.
 void in_lower_precision(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -816,9 +770,7 @@ void in_lower_precision(const c10::OperatorHandle& op, torch::jit::Stack* stack)
   op.callBoxed(stack);
 }
 
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   for (const char* name : {"linear", "matmul", "mm", "bmm", "addmm", "conv2d", "scaled_dot_product_attention"}) {
@@ -832,9 +784,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return kDevices; }
   c10::DeviceIndex getCurrentDevice() const override { return current_device; }
-  void setCurrentDevice(c10::DeviceIndex index) const override {
-    Guard().setDevice({kType, index});
-  }
+  void setCurrentDevice(c10::DeviceIndex index) const override { Guard().setDevice({kType, index}); }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
     return Guard().exchangeDevice({kType, index}).index();
   }
@@ -890,9 +840,7 @@ int toy_settle(int device, int direction, int64_t copies) {
   return sim().changed.wait_for(lock, kPatience / 2, [&] {
     bool still = sim().devices[device].copies[direction][true] >= copies;
     for (const Device& each : sim().devices) {
-      for (const auto& stream : each.streams) {
-        still &= stream->is_still();
-      }
+      for (const auto& stream : each.streams) { still &= stream->is_still(); }
     }
     return still;
   });
@@ -918,9 +866,7 @@ void toy_refuse_to_register(int code) { locked([&] { sim().register_code = code;
 int toy_host_register(const char* begin, int64_t bytes) {
   return locked([&] {
     for (const auto& [other, range] : sim().pinned) {
-      if (overlap(begin, bytes, other, range.bytes)) {
-        return 1;
-      }
+      if (overlap(begin, bytes, other, range.bytes)) { return 1; }
     }
     if (!sim().register_code) {
       sim().pinned[begin] = {static_cast<size_t>(bytes), false};
