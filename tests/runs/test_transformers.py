@@ -87,8 +87,9 @@ TOGETHER: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         ["start:0:4", "validation:0:8", "start:2:1"],
     ),
-    "autocast, ends within an epoch, begins with an evaluation": (
+    "autocast, ends within an epoch, begins with an evaluation, a collate function that counts": (
         {
+            "counts": True,
             "arguments": {
                 "bf16": True,
                 "include_num_input_tokens_seen": "no",
@@ -96,7 +97,7 @@ TOGETHER: dict[str, tuple[dict[str, Any], list[str]]] = {
                 "max_steps": 13,
                 "eval_on_start": True,
                 "eval_steps": 5,
-            }
+            },
         },
         ["start:0:6", "validation:1:2", "train_end"],
     ),

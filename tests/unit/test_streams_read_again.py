@@ -14,6 +14,17 @@ from spotrun.training.data.marks import mark_of
 from spotrun.training.place import PassStart
 
 
+class Counts:
+    """A collate function that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, samples: list[torch.Tensor]) -> torch.Tensor:
+        self.calls += 1
+        return torch.stack(samples)
+
+
 class Memory(IterableDataset):
     def __init__(self, items: list[float]) -> None:
         self.items = items
@@ -56,6 +67,17 @@ def test_a_place_of_an_earlier_spotrun_is_not_compared() -> None:
     one = begun([9.0] * 6, 2, state)
     iter(one.proxy)
     assert not one.gave_others
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_what_a_collate_function_counts_is_named_if_it_is_read_ahead(ahead: int) -> None:
+    loader = DataLoader(Memory([1.0] * 20), 2, collate_fn=Counts())
+    one = ExactLoader(loader, 1, 0, lambda _: PassStart(0, 0), lambda _: False)
+    read = iter(one.proxy)
+    for number in range(1, 6):
+        next(read)
+        one.state(0, number - ahead, epoch_ended=False)
+    assert [change.path for change in one.changed_ahead()] == ["Counts.calls"] * ahead
 
 
 @pytest.mark.parametrize(

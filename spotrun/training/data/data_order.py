@@ -210,6 +210,14 @@ class ExactOrder:
         """
         return self._order.at(batch)
 
+    def has(self, batch: int) -> bool:
+        """Return True if the current pass has a batch of this number."""
+        try:
+            self._order.at(batch)
+        except IndexError:
+            return False
+        return True
+
     def _draw(self, key: tuple[object, ...]) -> Drawn:
         seed = seeds.derive(self._seed, *key, "order")
         with seeds.kept():

@@ -52,9 +52,13 @@ _NEVER = (type, ModuleType, FunctionType, Tensor, torch.nn.Module, np.ndarray)
 
 
 class Notes:
-    """Shared memory in which the workers of one loader report changes. Each worker has one row."""
+    """
+    Shared memory in which the workers of one loader report changes. Each worker has one row. `why` says why a resume
+    would lose these changes.
+    """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, why: str = KEPT_THERE) -> None:
+        self._why = why
         self._rows = torch.zeros(workers, ROW_BYTES, dtype=torch.uint8)
         self._rows.share_memory_()  # type: ignore[no-untyped-call]
 
@@ -76,7 +80,7 @@ class Notes:
                     places = json.loads(bytes(row[2 : 2 + size].tolist()))
                 except ValueError:
                     continue  # a worker is writing this row; the next call reads it
-                yield from (UntrackedChange(place, KEPT_THERE) for place in places)
+                yield from (UntrackedChange(place, self._why) for place in places)
 
 
 def _text(places: list[str]) -> bytes:
@@ -86,6 +90,7 @@ def _text(places: list[str]) -> bytes:
 class Watch:
     """
     Finds changes to one worker's dataset. This object is created in the training process, but used only in the worker.
+    (A stream's collate function is watched in the training process; see `ExactLoader.state`.)
     """
 
     def __init__(self, dataset: Any, notes: Notes) -> None:

@@ -11,16 +11,19 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from spotrun.training import seeds
 from spotrun.training.data import data_order, generators, streams
+from spotrun.training.data.in_workers import Notes, Watch
 from spotrun.training.data.marks import mark_of
 from spotrun.training.data.proxy import Proxy
 from spotrun.training.elastic.virtual_ranks import Share
 from spotrun.training.place import PassStart, StreamPosition
+from spotrun.training.python_state.encoding import UntrackedChange
 
 KEPT_STATES = 3
 """
 Number of a stream's latest states that are kept. A single state would not suffice, because a framework may have read
 more batches than it has trained on. (Lightning reads one batch ahead if a loader has no length.)
 """
+READ_AHEAD = "by a batch of a stream that was read before the training came to it"
 
 
 class LoaderProxy(Proxy):
@@ -73,7 +76,9 @@ class ExactLoader:
 
     At the beginning of each pass, `start(self)` returns where this pass begins. Some frameworks iterate over a short
     loader more than once in an epoch. Each of these passes is a cycle. `is_carried(generator)` is true if checkpoints
-    include this random number generator. With `share`, it reads this process's micro-batches of each batch.
+    include this random number generator. With `share`, it reads this process's micro-batches of each batch. `replayed`
+    is called after batches have been read again to reach a position in a pass: the script's collate function has then
+    changed the script's state a second time.
     """
 
     def __init__(
@@ -84,9 +89,11 @@ class ExactLoader:
         start: Callable[[ExactLoader], PassStart],
         is_carried: Callable[[object], bool],
         share: Share | None = None,
+        replayed: Callable[[], None] = lambda: None,
     ) -> None:
         self._user_loader = loader
         self._start = start
+        self._replayed = replayed
         self._is_carried = is_carried
         self._seed = seed
         self._rank = rank
@@ -111,6 +118,7 @@ class ExactLoader:
         self._earlier: list[tuple[tuple[int, ...], int]] = []
         self.proxy = LoaderProxy(self._loader, self)
         self._waits = _Waits()
+        self._ahead: Watch | None = None
         self.gave_others = False
         """True if a stream, reread after a resume, returned a different batch than before the resume."""
 
@@ -154,11 +162,26 @@ class ExactLoader:
         if epoch_ended:
             earlier = (*self._earlier, (self._key, self._current.number)) if self._once else ()
             return StreamPosition(epoch + 1, 0, ended=False, state=self.state_between(), earlier=earlier).to_dict()
+        self._watch_if_ahead(batch)
         earlier = tuple(self._earlier)
         if self._current.ended and self._current.number == batch:
             return StreamPosition(epoch, batch, True, self.state_between(), earlier).to_dict()
         state, mark = self._current.states.get(batch), self._current.marks.get(batch)
         return StreamPosition(epoch, batch, False, state, earlier, mark).to_dict()
+
+    def _watch_if_ahead(self, batch: int) -> None:
+        """
+        From now on, look for changes that a stream's collate function makes to itself in this process, if the framework
+        has read more batches than it has trained on: snapshots then contain them too early.
+        """
+        collate = getattr(self._user_loader, "collate_fn", None)
+        here = not getattr(self._user_loader, "num_workers", 0)
+        if self._current is not None and self._current.number > batch and collate is not None and here:
+            self._ahead = self._current.watch = self._ahead or Watch(collate, Notes(1, READ_AHEAD))
+
+    def changed_ahead(self) -> Iterator[UntrackedChange]:
+        """Yield the changes that a resume makes twice, because the framework reads this stream ahead."""
+        return iter(()) if self._ahead is None else self._ahead.notes.read()
 
     def state_between(self) -> Any:
         """Return a stream's state between two passes; None if the stream has no state."""
@@ -246,7 +269,7 @@ class ExactLoader:
             self._earlier.append((last, before.number))
         begun = self._pass_once(stream, self._key)
         begun.skip(self._first)
-        self._compare(begun, resumed)
+        self._reread(begun, resumed)
         return begun
 
     def _pass_once(self, stream: streams.Stream, key: tuple[int, ...]) -> _OncePass:
@@ -273,12 +296,15 @@ class ExactLoader:
             begun = _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=0)
             for _ in range(self._first):
                 next(begun, None)
-            self._compare(begun, resumed)
+            self._reread(begun, resumed)
             return begun
         self._load(stream.inside if self._first else stream.between, resumed.state)
         return _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=self._first)
 
-    def _compare(self, begun: _Pass, resumed: StreamPosition | None) -> None:
+    def _reread(self, begun: _Pass, resumed: StreamPosition | None) -> None:
+        """Record whether a pass that has read the batches before its position again has read the same ones."""
+        if self._first:
+            self._replayed()
         self.gave_others |= resumed is not None and resumed.mark not in (None, begun.marks.get(self._first))
 
     def _load(self, holder: Any, state: Any) -> None:
@@ -298,6 +324,7 @@ class _Pass(Iterator[Any]):
         self.number = 0
         self.ended = False
         self.waits = _Waits()
+        self.watch: Watch | None = None
         self.states: dict[int, Any] = {}
         self.marks: dict[int, int] = {}
 
@@ -339,6 +366,8 @@ class _StreamPass(_Pass):
             # The shuffles must be equal on all ranks, so the seed of the first batch does not include the rank.
             seeds.seed_cpu(seeds.derive(self._root, self.number, self._rank if self.number else 0))
             batch = super()._read()
+        if self.watch is not None:
+            self.watch.batch_is_read(0)
         self.number += 1
         self._keep_state()
         if self._holder is None:

@@ -38,8 +38,9 @@ class TrainingData:
     """
     All loaders of one training. The order of their data depends on `seed`.
 
-    `resumed` is None for a fresh start; otherwise it is the result of `state` in an earlier process. `is_carried` is an
-    argument for ExactLoader. `share` has this process's virtual ranks, if the number of processes may change.
+    `resumed` is None for a fresh start; otherwise it is the result of `state` in an earlier process. `is_carried` and
+    `replayed` are arguments for ExactLoader. `share` has this process's virtual ranks, if the number of processes may
+    change.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class TrainingData:
         resumed: dict[str, list[Any]] | None,
         is_carried: Callable[[object], bool],
         share: Share | None = None,
+        replayed: Callable[[], None] = lambda: None,
     ) -> None:
         self._framework = framework
+        self._replayed = replayed
         self._share = share
         self._rank = framework.rank if share is None else 0
         self._is_carried = is_carried
@@ -74,7 +77,7 @@ class TrainingData:
         if is_indexed(loader) and not _has_length(loader):
             reason = "the training DataLoader's sampler has no length"
             unsupported.reject(self._agent, reason, "give the sampler a __len__")
-        made = ExactLoader(loader, self._seed, rank, self._train_start, self._is_carried, self._share)
+        made = ExactLoader(loader, self._seed, rank, self._train_start, self._is_carried, self._share, self._replayed)
         if late and made.order is not None:
             made.order.samplers.made_late()
         return made.proxy
@@ -196,14 +199,16 @@ class TrainingData:
 
     def news(self) -> list[UntrackedChange]:
         """
-        Return the problems that make a resume inexact: each change that a worker made to its copy of the dataset, and
-        each stream that returned different batches when it was reread.
+        Return the problems that make a resume inexact: each change that a worker made to its copy of the dataset, each
+        that a stream's collate function made too early, and each stream that returned different batches when it was
+        reread.
         """
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
             for number, one in enumerate((*self._train_loaders(), *self._beside()))
             if one.gave_others
         ]
+        again += [change for one in self._train_loaders() for change in one.changed_ahead()]
         beside = [one.proxy for one in self._beside()]
         loaders = [*self._framework.loaders("train"), *beside, *self._framework.loaders("validate")]
         return again + [lost for loader in loaders if (notes := notes_of(loader)) is not None for lost in notes.read()]

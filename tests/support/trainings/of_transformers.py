@@ -37,13 +37,18 @@ class Cut(Trace):
 
 
 class Named:
-    """A batch by the names of its parts."""
+    """A batch by the names of its parts. If it counts, what it gives depends on the batches that it made before."""
 
-    def __init__(self, collate):
+    def __init__(self, collate, counts=False):
         self.collate = collate
+        self.counts = counts
+        self.made = []
 
     def __call__(self, samples):
         ids, x = self.collate(samples)
+        if self.counts:
+            self.made.append(len(ids))
+            x = x * (1 + len(self.made) / 100)
         return {"ids": ids, "x": x}
 
 
@@ -151,7 +156,7 @@ class OfLoaders(Trainer):
         return self.prepared(self.loaders.validation())
 
     def prepared(self, loader):
-        loader.collate_fn = Named(loader.collate_fn)
+        loader.collate_fn = Named(loader.collate_fn, self.loaders.job.get("counts", False))
         return self.accelerator.prepare(loader)
 
 

@@ -1,0 +1,47 @@
+"""A stream without a state_dict, whose collate function counts: what it gives depends on the batches before."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from spotrun import Loop
+from tests.support.trainings.loop_scripts.world import LOCAL, WIDTH, Noisy, done, tick
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        data = Noisy()
+        for i in range(len(data)):
+            yield data[i]
+
+
+class Counts:
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, batch):
+        self.calls.append(len(batch))
+        return default_collate(batch) * (1 + len(self.calls) / 100)
+
+
+def main():
+    torch.manual_seed(1)
+    model = nn.Linear(WIDTH, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    counts = Counts()
+    loop = Loop(seed=17, local=LOCAL, model=model, optimizer=optimizer)
+    train = DataLoader(Stream(), 5, collate_fn=counts)
+    for _ in loop.epochs(3):
+        for x in loop.batches(train):
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            tick()
+            optimizer.step()
+            tick()
+    done(model=model, counts=counts.calls)
+
+
+main()
