@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+KeptPlaces = dict[str, tuple[int, int]]
+"""The key and the number of each `KeptIterator` in an object, by attribute."""
+
 
 @dataclass(frozen=True)
 class Boundary:
@@ -57,8 +60,9 @@ class StreamPosition:
     passes.
 
     A resume has to reread a stream without a state. For such a stream, `mark` is the mark (`mark_of`) of the last batch
-    before the position. If the stream can be read only once, `earlier` has the key of each earlier pass, and the number
-    of batches that this pass read.
+    before the position, and `kept` has the places of the iterators that the stream keeps from pass to pass: those at
+    the beginning of the pass that is read again. If the stream can be read only once, `earlier` has the key of each
+    earlier pass, and the number of batches that this pass read.
     """
 
     epoch: int
@@ -67,12 +71,13 @@ class StreamPosition:
     state: Any
     earlier: tuple[tuple[tuple[int, ...], int], ...] = ()
     mark: int | None = None
+    kept: KeptPlaces | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the position as snapshots store it. `StreamPosition(**stored)` reads it."""
         whole = {"epoch": self.epoch, "batch": self.batch, "ended": self.ended, "state": self.state}
-        marked = {} if self.mark is None else {"mark": self.mark}
-        return whole | marked | ({"earlier": self.earlier} if self.earlier else {})
+        more = {"mark": self.mark, "kept": self.kept or None, "earlier": self.earlier or None}
+        return whole | {name: value for name, value in more.items() if value is not None}
 
     def begins(self, epoch: int | None, batch: int) -> bool:
         return (self.epoch, self.batch) == (epoch, batch)

@@ -15,8 +15,9 @@ from spotrun.training.data.in_workers import Notes, Watch
 from spotrun.training.data.marks import mark_of
 from spotrun.training.data.proxy import Proxy
 from spotrun.training.elastic.virtual_ranks import Share
-from spotrun.training.place import PassStart, StreamPosition
+from spotrun.training.place import KeptPlaces, PassStart, StreamPosition
 from spotrun.training.python_state.encoding import UntrackedChange
+from spotrun.training.python_state.kept_iterator import KeptIterator
 
 KEPT_STATES = 3
 """
@@ -116,6 +117,7 @@ class ExactLoader:
             self._loader = self._stream.loader
         self._once = self.order is None and streams.is_read_once(loader)
         self._earlier: list[tuple[tuple[int, ...], int]] = []
+        self._kept: KeptPlaces = {}
         self.proxy = LoaderProxy(self._loader, self)
         self._waits = _Waits()
         self._ahead: Watch | None = None
@@ -161,13 +163,15 @@ class ExactLoader:
             return self.order.samplers.state(next_pass=epoch_ended)
         if epoch_ended:
             earlier = (*self._earlier, (self._key, self._current.number)) if self._once else ()
-            return StreamPosition(epoch + 1, 0, ended=False, state=self.state_between(), earlier=earlier).to_dict()
+            state = self.state_between()
+            return StreamPosition(epoch + 1, 0, False, state, earlier, kept=places_of(self._kept_iterators())).to_dict()
         self._watch_if_ahead(batch)
         earlier = tuple(self._earlier)
         if self._current.ended and self._current.number == batch:
-            return StreamPosition(epoch, batch, True, self.state_between(), earlier).to_dict()
+            now = places_of(self._kept_iterators())
+            return StreamPosition(epoch, batch, True, self.state_between(), earlier, kept=now).to_dict()
         state, mark = self._current.states.get(batch), self._current.marks.get(batch)
-        return StreamPosition(epoch, batch, False, state, earlier, mark).to_dict()
+        return StreamPosition(epoch, batch, False, state, earlier, mark, self._kept).to_dict()
 
     def _watch_if_ahead(self, batch: int) -> None:
         """
@@ -289,6 +293,7 @@ class ExactLoader:
     def _begin_stream(self, stream: streams.Stream, root: int) -> _Pass:
         stream.place[:] = stream.place.new_tensor(self._key)
         resumed = self._resumed if self._resumed and self._resumed.begins(self._epoch, self._first) else None
+        self._keep_iterators(resumed.kept if resumed else None)
         if resumed and resumed.ended:
             self._load(stream.between, resumed.state)
             return _StreamPass(iter(()), root, self._rank, None, number=self._first)
@@ -300,6 +305,21 @@ class ExactLoader:
             return begun
         self._load(stream.inside if self._first else stream.between, resumed.state)
         return _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=self._first)
+
+    def _keep_iterators(self, places: KeptPlaces | None) -> None:
+        """
+        Record where the iterators are that the user's loader keeps from pass to pass. To read a pass again, first put
+        them back to `places`, where they were at its beginning.
+        """
+        kept = self._kept_iterators()
+        for name, place in (places or {}).items():
+            if name in kept:
+                kept[name].move(kept[name].loader, *place)
+        self._kept = places_of(kept)
+
+    def _kept_iterators(self) -> dict[str, KeptIterator]:
+        there = getattr(self._user_loader, "__dict__", {})
+        return {name: one for name, one in there.items() if type(one) is KeptIterator}
 
     def _reread(self, begun: _Pass, resumed: StreamPosition | None) -> None:
         """Record whether a pass that has read the batches before its position again has read the same ones."""
@@ -418,6 +438,10 @@ class _OncePass(_StreamPass):
 
 def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
     return [loader.exact for loader in loaders if type(loader) is LoaderProxy]
+
+
+def places_of(kept: dict[str, KeptIterator]) -> KeptPlaces:
+    return {name: (one.key, one.number) for name, one in kept.items()}
 
 
 def is_indexed(loader: object) -> bool:
