@@ -119,10 +119,7 @@ class Fit:
         )
         self._python = PythonState(framework, work=self._files.folder)
         own = self._own.get("data")
-        self._put_back_image: State | None = None
-        self._data = TrainingData(
-            framework, agent, self._seed, own, self._python.knows, ranks.elastic, self._data_is_reread
-        )
+        self._data = TrainingData(framework, agent, self._seed, own, self._python.knows, ranks.elastic, self._rereading)
         self._untracked = UntrackedReporter(agent, ranks, required=resume.exact == "require")
         self.how_exact = resume.exact
         self._late = LateParts(framework.module)
@@ -286,16 +283,17 @@ class Fit:
         self._load_averages(own)
         self._data.put_cycles_back()
         if "python" in own:
-            self._put_back_image = own["python"]
             self._python.load(own["python"], last=True)
             self._untracked.say(self._python.news(), self._counting.step(self._framework.step))
         else:  # a checkpoint of spotrun 0.1
             attributes.load(module, own["attributes"])
 
-    def _data_is_reread(self) -> None:
-        """Undo what the script's collate function has changed while a stream's batches were read again."""
-        if self._put_back_image is not None:
-            self._python.load(self._put_back_image, last=False)
+    @contextmanager
+    def _rereading(self) -> Iterator[None]:
+        """Undo what the script's collate function changes while a stream's batches are read again."""
+        before = self._python.dump()
+        yield
+        self._python.load(before, last=False)
 
     def _load_averages(self, own: State) -> None:
         """
@@ -423,7 +421,6 @@ class Fit:
         self.seed_at("pass ends", self._framework.epoch, self._framework.passes_before, self._framework.batch)
 
     def batch_begins(self) -> None:
-        self._put_back_image = None
         self._late.batch_begins()
         self._seed_here("batch")
         self._snapshots.batch_begins()

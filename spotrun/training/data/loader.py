@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -77,9 +78,9 @@ class ExactLoader:
 
     At the beginning of each pass, `start(self)` returns where this pass begins. Some frameworks iterate over a short
     loader more than once in an epoch. Each of these passes is a cycle. `is_carried(generator)` is true if checkpoints
-    include this random number generator. With `share`, it reads this process's micro-batches of each batch. `replayed`
-    is called after batches have been read again to reach a position in a pass: the script's collate function has then
-    changed the script's state a second time.
+    include this random number generator. With `share`, it reads this process's micro-batches of each batch. While
+    batches are read again to reach a position, the context `rereading` is entered: the script's collate function may
+    then change the script's state a second time.
     """
 
     def __init__(
@@ -90,11 +91,11 @@ class ExactLoader:
         start: Callable[[ExactLoader], PassStart],
         is_carried: Callable[[object], bool],
         share: Share | None = None,
-        replayed: Callable[[], None] = lambda: None,
+        rereading: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._user_loader = loader
         self._start = start
-        self._replayed = replayed
+        self._rereading = rereading
         self._is_carried = is_carried
         self._seed = seed
         self._rank = rank
@@ -264,16 +265,18 @@ class ExactLoader:
             if not self._resumed.begins(self._epoch, self._first):
                 return _Pass(iter(()))  # the framework restarts the pass at the framework's restored position
             self._earlier = [(tuple(key), count) for key, count in self._resumed.earlier]
-            for key, count in self._earlier:
-                self._pass_once(stream, key).skip(count)
+            with self._rereading():
+                for key, count in self._earlier:
+                    self._pass_once(stream, key).skip(count)
             self._resumed = None
         elif isinstance(before, _OncePass):
             if last == self._key and before.begins_again():
                 return before
             self._earlier.append((last, before.number))
         begun = self._pass_once(stream, self._key)
-        begun.skip(self._first)
-        self._reread(begun, resumed)
+        with self._rereading() if self._first else nullcontext():
+            begun.skip(self._first)
+        self._compare(begun, resumed)
         return begun
 
     def _pass_once(self, stream: streams.Stream, key: tuple[int, ...]) -> _OncePass:
@@ -299,9 +302,10 @@ class ExactLoader:
             return _StreamPass(iter(()), root, self._rank, None, number=self._first)
         if resumed is None or resumed.state is None:
             begun = _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=0)
-            for _ in range(self._first):
-                next(begun, None)
-            self._reread(begun, resumed)
+            with self._rereading() if self._first else nullcontext():
+                for _ in range(self._first):
+                    next(begun, None)
+            self._compare(begun, resumed)
             return begun
         self._load(stream.inside if self._first else stream.between, resumed.state)
         return _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=self._first)
@@ -321,10 +325,7 @@ class ExactLoader:
         there = getattr(self._user_loader, "__dict__", {})
         return {name: one for name, one in there.items() if type(one) is KeptIterator}
 
-    def _reread(self, begun: _Pass, resumed: StreamPosition | None) -> None:
-        """Record whether a pass that has read the batches before its position again has read the same ones."""
-        if self._first:
-            self._replayed()
+    def _compare(self, begun: _Pass, resumed: StreamPosition | None) -> None:
         self.gave_others |= resumed is not None and resumed.mark not in (None, begun.marks.get(self._first))
 
     def _load(self, holder: Any, state: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from spotrun.training import seeds, unsupported
@@ -39,7 +40,7 @@ class TrainingData:
     All loaders of one training. The order of their data depends on `seed`.
 
     `resumed` is None for a fresh start; otherwise it is the result of `state` in an earlier process. `is_carried` and
-    `replayed` are arguments for ExactLoader. `share` has this process's virtual ranks, if the number of processes may
+    `rereading` are arguments for ExactLoader. `share` has this process's virtual ranks, if the number of processes may
     change.
     """
 
@@ -51,10 +52,10 @@ class TrainingData:
         resumed: dict[str, list[Any]] | None,
         is_carried: Callable[[object], bool],
         share: Share | None = None,
-        replayed: Callable[[], None] = lambda: None,
+        rereading: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._framework = framework
-        self._replayed = replayed
+        self._rereading = rereading
         self._share = share
         self._rank = framework.rank if share is None else 0
         self._is_carried = is_carried
@@ -77,7 +78,7 @@ class TrainingData:
         if is_indexed(loader) and not _has_length(loader):
             reason = "the training DataLoader's sampler has no length"
             unsupported.reject(self._agent, reason, "give the sampler a __len__")
-        made = ExactLoader(loader, self._seed, rank, self._train_start, self._is_carried, self._share, self._replayed)
+        made = ExactLoader(loader, self._seed, rank, self._train_start, self._is_carried, self._share, self._rereading)
         if late and made.order is not None:
             made.order.samplers.made_late()
         return made.proxy
