@@ -187,7 +187,8 @@ def test_a_killed_training_goes_on_with_what_its_checkpoint_holds(zygote, tmp_pa
     ends = []
     for kind in ("straight", "killed"):
         folder = tmp_path / kind
-        agent = Agent(zygote, {"script": str(tmp_path / "script.py"), "args": [str(folder)]}, folder, every_steps=2)
+        job = {"script": str(tmp_path / "script.py"), "args": [str(folder)]}
+        agent = Agent(zygote, job, folder, every_steps=2, arenas=8)  # one for each snapshot until it waits to be killed
         if kind == "killed":
             (folder / "stop").touch()
             for step in (3, 9):

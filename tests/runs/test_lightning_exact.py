@@ -542,9 +542,10 @@ def test_real_python_processes_with_the_transformer_demo(tmp_path):
     (tmp_path / "wikitext-2.txt").write_text("the cat sat on the mat and the dog ran to the cat " * 120)
     script.write_text(TRANSFORMER)
     folders = [tmp_path / "straight", tmp_path / "killed"]
+    jobs = [{"script": str(script), "args": [str(folder), str(tmp_path)]} for folder in folders]
     agents = [
-        Agent(Spawner(tmp_path), {"script": str(script), "args": [str(folder), str(tmp_path)]}, folder, every_steps=2)
-        for folder in folders
+        Agent(Spawner(tmp_path), job, folder, every_steps=2, arenas=8)
+        for job, folder in zip(jobs, folders, strict=True)
     ]
     agents[1].on_message = kill_at_step(7)
     stop = folders[1] / "stop"
@@ -611,7 +612,10 @@ Path(sys.argv[1], "weights").write_text(digest)
 
 
 def kill_at_step(step):
-    """The script waits for it before its end: so few steps are over before a busy machine gets round to a kill."""
+    """
+    The script waits for it before its end: so few steps are over before a busy machine gets round to a kill. The agent
+    has an arena for each snapshot until then.
+    """
 
     def on_message(agent, message):
         if isinstance(message, SnapshotTaken) and message.step >= step:
@@ -626,7 +630,7 @@ def test_the_boring_model_unchanged(zygote, tmp_path):
     for kill in (None, kill_at_step(13)):
         folder = tmp_path / ("killed" if kill else "straight")
         job = {"script": str(tmp_path / "boring.py"), "args": [str(folder)]}
-        agent = Agent(zygote, job, folder, every_steps=4, on_message=kill)
+        agent = Agent(zygote, job, folder, every_steps=4, on_message=kill, arenas=8)
         if kill:
             stop = folder / "stop"
             stop.touch()
