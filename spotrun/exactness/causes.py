@@ -43,10 +43,10 @@ _CAUSES = {
         "a sampler depends on the clock, on the operating system, or on something that changed since the epoch began",
     ),
     DifferenceKind.DATA: _Causes(
-        "the samples are the same, but their content differs",
-        "the dataset or a transform depends on state of the script that no checkpoint holds",
-        "the dataset or a transform depends on the clock, on the operating system (random.SystemRandom, os.urandom), "
-        "or on a separate generator",
+        "the content of this batch differs",
+        "the dataset, a transform or the collate function depends on state of the script that no checkpoint holds",
+        "the dataset, a transform or the collate function depends on the clock, on the operating system "
+        "(random.SystemRandom, os.urandom), or on a separate generator",
     ),
     DifferenceKind.LR: _Causes(
         "the learning rate does not depend on the steps alone",

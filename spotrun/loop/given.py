@@ -67,11 +67,18 @@ class Given:
         there = {id(weight) for weight in self.module.parameters()}
         for name, optimizer in self.optimizers.items():
             trained: list[Tensor] = [one for group in optimizer.param_groups for one in group["params"]]
-            if missing := [tuple(one.shape) for one in trained if id(one) not in there]:
+            if missing := [one for one in trained if id(one) not in there]:
+                shape, given = tuple(missing[0].shape), self._name_of(missing[0])
                 yield Problem(
-                    f"{name} trains weights of no model that Loop was given, for example one of shape {missing[0]}",
-                    "name that model too: Loop(model=model, other=other, …)",
+                    f"{name} trains weights of no model that Loop was given, for example one of shape {shape}",
+                    "name that model too: Loop(model=model, other=other, …)"
+                    if given is None
+                    else f"make {given} an nn.Parameter, and give it as Loop({given}=nn.ParameterList([{given}]), …)",
                 )
+
+    def _name_of(self, tensor: Tensor) -> str | None:
+        """Return the name under which the script has given this tensor itself to Loop; None if it has not."""
+        return next((name for name, one in vars(self.roots).items() if one is tensor), None)
 
     def kinds(self) -> dict[str, str]:
         """Return the class name of each object except the models, keyed by the object's name."""

@@ -60,3 +60,12 @@ def test_launcher_that_spreads_the_state_is_refused(launcher: Any, reason: str) 
 def test_a_model_that_the_script_has_sharded_itself_is_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), FSDPModule(2, 2))
     assert problems_of(model=model) == ["model is sharded: each process has a part of its state"]
+
+
+def test_a_bare_weight_is_named_with_the_line_that_carries_it() -> None:
+    model, log_alpha = nn.Linear(2, 2), nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.Adam([*model.parameters(), log_alpha])
+    (problem,) = Given(None, {"model": model, "optimizer": optimizer, "log_alpha": log_alpha}).problems()
+    assert problem.hint.endswith("Loop(log_alpha=nn.ParameterList([log_alpha]), …)")
+    carried = {"model": model, "optimizer": optimizer, "log_alpha": nn.ParameterList([log_alpha])}
+    assert list(Given(None, carried).problems()) == []

@@ -142,7 +142,7 @@ class TrainingData:
     def check(self) -> None:
         """
         Check that a resume can find its position in every loader. Some loaders have to reread all data up to that
-        position. For each of these, tell the user that its data must be the same each time.
+        position. For each of these, tell the user that its data must be the same each time. (A list of batches is.)
 
         Raises:
             TrainingUnsupported: this combination of loaders cannot be resumed.
@@ -162,7 +162,8 @@ class TrainingData:
                 'use CombinedLoader(…, mode="min_size"), or give the dataset a __len__',
             )
         for one in (*loaders, *self._beside()):
-            if one.replays and self._framework.rank == 0 and id(one) not in self._said:
+            silent = self._framework.rank != 0 or id(one) in self._said or type(one.loader) in (list, tuple)
+            if one.replays and not silent:
                 self._said.add(id(one))
                 print(
                     f"spotrun: {one.name} has no state_dict, so a resume within an epoch rereads the epoch's data "
