@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotrun.lightning.adapter import LightningFramework
+from spotrun.lightning.connectors import elastic
 from spotrun.training.fit import Fit
 
 
@@ -20,12 +21,18 @@ class SpotrunCallback:
 
     _fit: Fit | None = None
     _framework: LightningFramework | None = None
+    elastic: elastic.ElasticSteps | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit" and self._is_first(trainer):
             framework = LightningFramework(trainer)
             self._fit = Fit.begin(framework)
             self._framework = framework if self._fit else None
+            if self._fit and self._fit.ranks.elastic is not None:
+                if found := elastic.problem(trainer):
+                    self._fit.refuse(*found)
+                self.elastic = elastic.ElasticSteps(trainer, framework, self._fit.ranks.elastic, self._fit)
+                self.elastic.open()
 
     def _is_first(self, trainer: Any) -> bool:
         return next(cb for cb in trainer.callbacks if isinstance(cb, SpotrunCallback)) is self
@@ -37,6 +44,8 @@ class SpotrunCallback:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if self._fit:
             self._fit.start()
+        if self.elastic:
+            self.elastic.begin()
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         if self._fit:
@@ -51,6 +60,8 @@ class SpotrunCallback:
             self._fit.optimizer_steps()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.elastic:
+            self.elastic.batch_ends()
         if self._framework:
             self._framework.loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
 
@@ -71,6 +82,9 @@ class SpotrunCallback:
         self._close()
 
     def _close(self) -> None:
+        if self.elastic:
+            self.elastic.close()
+            self.elastic = None
         if self._fit:
             self._fit.close()
             self._fit = self._framework = None

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from spotrun.lightning.adapter import LightningFramework
+from spotrun.lightning.callback import SpotrunCallback
 from spotrun.lightning.connectors.state import last_metrics
 from spotrun.training.data.data_order import ExactOrder, order_of
 from spotrun.training.trace import places as trace_places
@@ -40,10 +41,13 @@ class TraceCallback:
         """
         Start the trace before anything is restored, so that the trace records the counters with which this fit() began.
         """
-        self._process.open(trainer.global_rank)
+        elastic = next((one.elastic for one in trainer.callbacks if isinstance(one, SpotrunCallback)), None)
+        self._process.open(None if elastic and trainer.global_rank else trainer.global_rank)
         if stage == "fit":
             self._framework = LightningFramework(trainer)
             self._trace = LightningTrace(self._framework, trainer)
+            if elastic:
+                elastic.trace = self._trace
 
     # -- training ----------------------------------------------------------------------------------------------------
 

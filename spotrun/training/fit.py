@@ -242,6 +242,15 @@ class Fit:
         self._framework.load(whole, structure.weights, self._resumed, place, structure.optimizers)
         every_kind.continue_run(self._framework.loggers, self._resumed)
 
+    def refuse(self, reason: str, hint: str) -> NoReturn:
+        """
+        End a training that cannot be resumed exactly.
+
+        Raises:
+            TrainingUnsupported: always.
+        """
+        unsupported.reject(self._agent, reason, hint)
+
     def close(self) -> None:
         if self._finished:  # so that the rest of the script is the same with and without interruptions
             seeds.seed_process(seeds.derive(self._seed, "run ends"))

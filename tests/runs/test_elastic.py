@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
-from spotrun.trainer_link import SnapshotTaken
+from spotrun.trainer_link import Refused, SnapshotTaken
 from tests.support.repository import EXAMPLES, ROOT
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Zygote
 
 SCRIPT = ROOT / "tests/support/trainings/elastic_script.py"
+LIGHTNING = SCRIPT.with_name("elastic_lightning.py")
 WORLDS = (4, 3, 2, 1, 4)
-OFTEN = ("twice",)
+OFTEN = ("twice", "hooks")
 """Variants that `make test` trains. The others are in `make nightly`."""
 
 
-def job_of(variant: str, ranks: int, virtual_ranks: int = 4) -> dict[str, Any]:
-    return {"script": str(SCRIPT), "variant": variant, "ranks": ranks, "virtual_ranks": virtual_ranks}
+def job_of(variant: str, ranks: int, virtual_ranks: int = 4, script: Path = SCRIPT) -> dict[str, Any]:
+    return {"script": str(script), "variant": variant, "ranks": ranks, "virtual_ranks": virtual_ranks}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,42 @@ def test_training_on_changing_numbers_of_processes_has_the_bits_of_an_undisturbe
     assert agent.result() == straight
     assert agent.snapshot is not None
     assert agent.snapshot.step > 5
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] * (name not in OFTEN))
+        for name in ("plain", "workers", "accumulated", "scaled", "hooks", "plateau")
+    ],
+)
+def test_training_with_lightning_has_the_same_bits_on_changing_numbers_of_processes(
+    zygote: Zygote, tmp_path: Path, variant: str
+) -> None:
+    straight = Agent(zygote, job_of(variant, 4, script=LIGHTNING), tmp_path / "straight").run()
+    agent = Agent(zygote, job_of(variant, WORLDS[0], script=LIGHTNING), tmp_path / "changing", every_steps=1)
+    for world, kill in zip(WORLDS, ("at:3", "at:4", "at:7", "at:9", None), strict=True):
+        agent.job = job_of(variant, world, script=LIGHTNING)
+        assert agent.attempt(kill=kill) == ("finished" if kill is None else "killed"), agent.log.read_text()[-3000:]
+    assert agent.result() == straight
+    assert agent.snapshot is not None
+    assert agent.snapshot.step > 5
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        ("metric", "training_step updates a metric of torchmetrics"),
+        ("collective", "training_step calls torch.distributed.all_gather"),
+    ],
+)
+def test_training_step_that_depends_on_the_number_of_processes_is_refused(
+    zygote: Zygote, tmp_path: Path, variant: str, reason: str
+) -> None:
+    agent = Agent(zygote, job_of(variant, 2, script=LIGHTNING), tmp_path)
+    assert agent.attempt() == "refused", agent.log.read_text()[-3000:]
+    assert reason in agent.told(Refused)[0].reason
+    assert agent.told(Refused)[0].hint.startswith("log ")
 
 
 def test_eight_virtual_ranks_have_the_same_bits_on_three_processes_and_on_one(zygote: Zygote, tmp_path: Path) -> None:

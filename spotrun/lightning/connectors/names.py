@@ -19,8 +19,9 @@ OF_TRAINER: Mapping[str, tuple[str, ...]] = {
     "_checkpoint_connector": (  # restores a snapshot in place of a file
         *("dump_checkpoint", "resume_start", "restore_lr_schedulers", "_loaded_checkpoint", "_ckpt_path"),
     ),
-    "precision_plugin": ("on_save_checkpoint",),
-    "strategy": ("load_model_state_dict",),
+    "precision_plugin": ("on_save_checkpoint", "backward", "convert_input"),
+    "strategy": ("load_model_state_dict", "batch_to_device", "training_step"),
+    "_accelerator_connector": ("use_distributed_sampler",),
     "_data_connector": ("_prepare_dataloader",),
     "_logger_connector": (  # the values logged so far
         *("_callback_metrics", "_logged_metrics", "_progress_bar_metrics", "_first_loop_iter", "_current_fx"),
@@ -51,7 +52,7 @@ OF_MODULES: Mapping[str, tuple[str, ...]] = {
     "utilities.combined_loader": ("CombinedLoader._mode",),
 }
 OF_PARTS: Mapping[str, tuple[str, ...]] = {
-    "LightningModule": ("_current_fx_name",),
+    "LightningModule": ("_current_fx_name", "_on_before_batch_transfer"),
     "StochasticWeightAveraging": (  # sets it up within an epoch
         *("_annealing_epochs", "_annealing_strategy", "_average_model", "_device", "_initialized"),
         *("_latest_update_epoch", "_swa_lrs", "_swa_scheduler"),

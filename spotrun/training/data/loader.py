@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -78,9 +79,10 @@ class ExactLoader:
 
     At the beginning of each pass, `start(self)` returns where this pass begins. Some frameworks iterate over a short
     loader more than once in an epoch. Each of these passes is a cycle. `is_carried(generator)` is true if checkpoints
-    include this random number generator. With `share`, it reads this process's micro-batches of each batch. While
-    batches are read again to reach a position, the context `rereading` is entered: the script's collate function may
-    then change the script's state a second time.
+    include this random number generator. With `share`, it reads this process's micro-batches of each batch: one
+    after another or, if it `holds` them, all of a batch at once. It then returns the last one, and `held` has all of
+    them. While batches are read again to reach a position, the context `rereading` is entered: the script's collate
+    function may then change the script's state a second time.
     """
 
     def __init__(
@@ -91,11 +93,14 @@ class ExactLoader:
         start: Callable[[ExactLoader], PassStart],
         is_carried: Callable[[object], bool],
         share: Share | None = None,
+        holds: bool = False,
         rereading: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._user_loader = loader
         self._start = start
         self._rereading = rereading
+        self.parts = len(share.virtual_ranks) if share is not None and holds else 0
+        self.held: list[Any] = []
         self._is_carried = is_carried
         self._seed = seed
         self._rank = rank
@@ -244,7 +249,7 @@ class ExactLoader:
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
         self._seed_pass(self._key)
-        begun = _Pass(iter(self._loader))
+        begun = _HeldPass(iter(self._loader), self) if self.parts else _Pass(iter(self._loader))
         if self.order is not None and self.order.is_drawn:
             generators.set_states(shared, before)
         return begun
@@ -361,6 +366,20 @@ class _Pass(Iterator[Any]):
 
     def _read(self) -> Any:
         return next(self._batches)
+
+
+class _HeldPass(_Pass):
+    """A pass that reads all of this process's micro-batches of a batch at once, into `loader.held`."""
+
+    def __init__(self, batches: Iterator[Any], loader: ExactLoader) -> None:
+        super().__init__(batches)
+        self._loader = loader
+
+    def _read(self) -> Any:
+        self._loader.held = list(islice(self._batches, self._loader.parts))
+        if not self._loader.held:
+            raise StopIteration
+        return self._loader.held[-1]
 
 
 class _StreamPass(_Pass):

@@ -29,7 +29,8 @@ class MeanGradients:
     process's virtual ranks, then `end`. All processes call `end` together.
 
     A gradient that a parameter already had at `begin` is added to the mean: the script accumulates gradients over
-    several batches.
+    several batches. Within a step, `put_back` gives the parameters these gradients for a while, until `begin` is called
+    again.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], share: Share) -> None:
@@ -41,6 +42,10 @@ class MeanGradients:
     def begin(self) -> None:
         for group in self._groups:
             group.begin()
+
+    def put_back(self) -> None:
+        for group in self._groups:
+            group.put_back()
 
     def take(self, virtual_rank: int, weight: float) -> None:
         """
@@ -79,6 +84,10 @@ class _Group:
         self._before = [_kept(each.grad, ours) for each, ours in zip(self._parameters, self._ours, strict=True)]
         for each in self._parameters:
             each.grad = None
+
+    def put_back(self) -> None:
+        for each, before in zip(self._parameters, self._before, strict=True):
+            each.grad = before
 
     def take(self, virtual_rank: int, weight: float) -> None:
         leaf = self._sums.free()

@@ -30,9 +30,16 @@ class Means:
         self._device = device
         self._values: dict[int, list[float]] = {}
         self._means: list[Tensor] = []
+        self.of_first: list[float] = []
+        """After `end`, the values of virtual rank 0, in the order of the calls of `add`."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that `add` has returned in each micro-batch so far, in the order of the calls."""
+        return self._means
 
     def begin(self) -> None:
-        self._values, self._means = {}, []
+        self._values, self._means, self.of_first = {}, [], []
 
     def add(self, virtual_rank: int, value: float) -> Tensor:
         values = self._values.setdefault(virtual_rank, [])
@@ -54,6 +61,7 @@ class Means:
         if not self._means:
             return
         rows = self._everyone([self._values[each] for each in self._share.virtual_ranks])
+        self.of_first = rows[0]
         for number, mean in enumerate(self._means):
             parts = {(0, each): row[number] * weights[each] for each, row in enumerate(rows)}
             mean.fill_(sum_of(self._share.total, parts, float.__add__) / self._share.total)

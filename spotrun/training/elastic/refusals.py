@@ -16,10 +16,10 @@ def of_training(framework: str, share: Share | None) -> Problem | None:
     """Return why this training cannot be elastic; None if it can, or if its job is not elastic."""
     if share is None:
         return None
-    if framework != "loop":
+    if framework == "transformers":
         return Problem(
             f"the job is elastic, and a training with {framework} cannot change its number of processes",
-            "write the training with Loop (docs/elastic.md), or remove elastic from the job",
+            "write the training with Loop or Lightning (docs/elastic.md), or remove elastic from the job",
         )
     if share.processes > share.total:
         return Problem(

@@ -202,7 +202,7 @@ class FrameworkTrace:
         )
         self._file.append(trained)
         for virtual_rank in self._micro.keys() - {0}:
-            of_it = replace(trained, samples=None, data=digest(self._micro[virtual_rank]))
+            of_it = replace(trained, samples=None, data=digest(self._micro[virtual_rank]), loss=None)
             TraceFile(_path(virtual_rank)).append(of_it)
         if self._epoch == 0 and number < EARLY_BATCHES:
             self.note(f"batch {number + 1}")

@@ -1,0 +1,297 @@
+"""
+Trains the micro-batches of an elastic training with Lightning: those of this process's virtual ranks, one after
+another, as parts of one step. `training_step` is called for each.
+
+Lightning and the script's callbacks see only the last micro-batch of a process, which is that of virtual rank 0 on rank
+0. Before its backward pass, the gradients of the others have been taken. After it, each parameter has the mean
+gradient. So from `on_after_backward` on, all is as under DistributedDataParallel, which is not used.
+
+Values that `training_step` logs are exchanged once in a step: with `sync_dist=True` the mean over all virtual ranks is
+logged, and otherwise the value of virtual rank 0. Everything outside of a micro-batch, such as validation, is done by
+each process alone, with the same data and the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
+
+from spotrun.training.by_name import is_a
+from spotrun.training.data.data_order import changed, order_of, weights_of
+from spotrun.training.elastic.buffers import Buffers, spread
+from spotrun.training.elastic.mean_gradients import MeanGradients
+from spotrun.training.elastic.means import DifferentCalls, Means
+from spotrun.training.elastic.micro_guard import COLLECTIVE, rejected
+from spotrun.training.elastic.replicas import Replicas
+from spotrun.training.elastic.virtual_ranks import Share
+from spotrun.training.framework import Framework, Problem
+
+MEAN = ("mean", torch.mean)
+TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+"""Hooks with which a script may change a batch. They may draw random numbers."""
+
+
+class Steps(Protocol):
+    """The methods of `Fit` that an elastic step calls."""
+
+    def seed_all_at(self, *place: object) -> None: ...
+
+    def refuse(self, reason: str, hint: str) -> NoReturn: ...
+
+
+class Trace(Protocol):
+    def micro_batch_begins(self, virtual_rank: int, batch: Any) -> None: ...
+
+    def micro_batch_ends(self, virtual_rank: int) -> None: ...
+
+
+def problem(trainer: Any) -> Problem | None:
+    """Return why this Trainer cannot change its number of processes; None if it can."""
+    module = trainer.lightning_module
+    if not module.automatic_optimization:
+        return Problem(
+            "the job is elastic, and the module optimizes manually",
+            "write the training with Loop, or remove elastic from the job",
+        )
+    if any(is_a(part, "SyncBatchNorm") for part in module.modules()) or vars(trainer.strategy).get("_layer_sync"):
+        return Problem(
+            "the job is elastic, and SyncBatchNorm exchanges values within a micro-batch",
+            "use BatchNorm: Trainer(sync_batchnorm=False)",
+        )
+    return None
+
+
+def widened(loader: Any, virtual_ranks: int) -> Any:
+    """
+    Return a copy of `loader` whose batches are those of all virtual ranks together: `batch_size` is that of one. Return
+    None if its batches are not made by PyTorch's own BatchSampler.
+    """
+    sampler = getattr(loader, "batch_sampler", None)
+    if not isinstance(loader, DataLoader) or type(sampler) is not BatchSampler:
+        return None
+    if isinstance(loader.dataset, IterableDataset) or isinstance(sampler.sampler, DistributedSampler):
+        return None
+    wide = BatchSampler(sampler.sampler, sampler.batch_size * virtual_ranks, sampler.drop_last)
+    return changed(loader, {"batch_sampler": wide, "_iterator": None})
+
+
+class ElasticSteps:
+    """The steps of one elastic fit(). It replaces methods of the Trainer's parts from `open` to `close`."""
+
+    trace: Trace | None = None
+
+    def __init__(self, trainer: Any, framework: Framework, share: Share, fit: Steps) -> None:
+        self._trainer = trainer
+        self._framework = framework
+        self._share = share
+        self._fit = fit
+        self._module: Any = trainer.lightning_module
+        self._parameters: list[nn.Parameter] = []
+        self._gradients: MeanGradients | None = None
+        self._buffers = Buffers(self._module, share)
+        self._virtual: int | None = None
+        self._weights: Mapping[int, float] = {}
+        self._logged: list[tuple[str, Any, dict[str, Any]]] = []
+        self._tapped: list[tuple[object, str]] = []
+        self._synced: list[Any] = []
+
+    def open(self) -> None:
+        strategy = self._trainer.strategy
+        self._sampler = self._trainer._accelerator_connector.use_distributed_sampler
+        self._trainer._accelerator_connector.use_distributed_sampler = False
+        if hasattr(strategy, "configure_ddp"):
+            self._tap(strategy, "configure_ddp", lambda original: None)
+        self._tap(self._trainer._data_connector, "_prepare_dataloader", self._prepare)
+        self._tap(strategy, "training_step", self._training_step)
+        self._tap(self._trainer.precision_plugin, "backward", self._backward)
+        self._tap(self._module, "log", self._log)
+
+    def close(self) -> None:
+        self._trainer._accelerator_connector.use_distributed_sampler = self._sampler
+        for holder, name in self._tapped:
+            with suppress(AttributeError):
+                delattr(holder, name)
+        self._tapped = []
+        for metric in self._synced:
+            metric.sync_on_compute = True
+
+    def begin(self) -> None:
+        """Give all processes the weights and buffers of rank 0. Call this before the first step."""
+        if len(self._framework.loaders("train")) != 1:
+            self._fit.refuse("the job is elastic, and it reads several training loaders", "read one DataLoader")
+        self._synced = [metric for metric in self._metrics() if metric.sync_on_compute]
+        for metric in self._synced:
+            metric.sync_on_compute = False  # each process validates all data
+        device = next((each.device for each in self._module.parameters()), torch.device("cpu"))
+        self._means, self._replicas = Means(self._share, device), Replicas(self._share, device)
+        spread([*self._module.parameters(), *self._module.buffers()], self._share)
+
+    def _prepare(self, original: Callable[..., Any], loader: Any, shuffle: bool, mode: Any) -> Any:
+        if mode.value != "train":
+            return original(loader, shuffle, mode)
+        wide = widened(loader, self._share.total)
+        if wide is None:
+            self._fit.refuse(
+                "the job is elastic, and its training data cannot be divided among virtual ranks",
+                "read a map-style dataset with DataLoader(dataset, batch_size=…), without a DistributedSampler and "
+                "without a batch_sampler; batch_size is that of one virtual rank",
+            )
+        return original(wide, shuffle, mode)
+
+    def batch_ends(self) -> None:
+        if self._replicas.differ(self._module.parameters()):
+            self._fit.refuse(
+                "the processes have different weights",
+                "outside of training_step, let each process do the same: draw no random numbers on one rank alone",
+            )
+
+    # --- the micro-batches
+
+    def _training_step(self, original: Callable[..., Any], batch: Any, *rest: Any) -> Any:
+        (loader,) = self._framework.loaders("train")
+        order = order_of(loader)
+        assert order is not None
+        held, downwards, place = loader.exact.held, self._share.downwards, self._place()
+        samples = len(order.indices(place[1]))
+        self._weights = weights_of(samples, self._share.total)
+        self._samples_of_first = -(-samples // self._share.total)
+        gradients = self._mean_gradients()
+        gradients.begin()
+        self._buffers.begin()
+        self._means.begin()
+        counts = self._counts()
+        output = None
+        for virtual, part in zip(downwards, held, strict=True):
+            if virtual != downwards[0]:
+                self._buffers.put_back()
+            self._virtual, self._logged = virtual, []
+            self._fit.seed_all_at("micro-batch", *place, virtual)
+            if self.trace is not None:
+                self.trace.micro_batch_begins(virtual, part)
+            last = virtual == downwards[-1]
+            moved = batch if last and not self._changes_batches() else self._moved(part)
+            with rejected(self._reject):
+                if last:
+                    gradients.put_back()
+                output = original(moved, *rest)
+                loss = output.get("loss") if isinstance(output, Mapping) else output
+                if loss is None:
+                    self._fit.refuse("the job is elastic, and training_step returned no loss", "return a loss")
+                if not last:
+                    self._backward_of(loss)
+            if self.trace is not None:
+                self.trace.micro_batch_ends(virtual)
+            if not last:
+                self._take(virtual)
+        self._virtual = None
+        if counts != self._counts():
+            self._fit.refuse(
+                "the job is elastic, and training_step updates a metric of torchmetrics",
+                "log the number of each micro-batch with self.log(name, value, sync_dist=True), or update the metric "
+                "in validation_step",
+            )
+        self._log_all()
+        return output
+
+    def _backward_of(self, loss: Tensor) -> None:
+        """Compute the gradients of a micro-batch, without the hooks that Lightning calls once in a batch."""
+        loss = loss / self._trainer.accumulate_grad_batches
+        scaler = getattr(self._trainer.precision_plugin, "scaler", None)
+        self._module.backward(loss if scaler is None else scaler.scale(loss))
+
+    def _backward(self, original: Callable[..., Any], loss: Tensor, module: Any, optimizer: Any, *rest: Any) -> Any:
+        """Compute the gradients of the last micro-batch, and then the means."""
+        gradients = self._mean_gradients()
+        gradients.begin()
+        with rejected(self._reject):
+            original(loss, module, optimizer, *rest)
+        self._take(self._share.downwards[-1])
+        gradients.end()
+        self._buffers.spread()
+        self._fit.seed_all_at("micro-batches end", *self._place())
+
+    def _take(self, virtual: int) -> None:
+        if any(each.grad is not None and each.grad.layout is not torch.strided for each in self._parameters):
+            self._fit.refuse("the job is elastic, and a gradient is sparse", "make the nn.Embedding with sparse=False")
+        self._mean_gradients().take(virtual, self._weights[virtual])
+
+    def _place(self) -> tuple[int, int]:
+        return self._framework.epoch, self._framework.batch - 1  # Lightning has counted the batch
+
+    def _mean_gradients(self) -> MeanGradients:
+        trained = [each for each in self._module.parameters() if each.requires_grad]
+        if self._gradients is None or list(map(id, trained)) != list(map(id, self._parameters)):
+            self._parameters, self._gradients = trained, MeanGradients(trained, self._share)
+        return self._gradients
+
+    def _moved(self, part: Any) -> Any:
+        """Move a micro-batch to the device, as Lightning moves a batch."""
+        part = self._trainer.precision_plugin.convert_input(part)
+        part = self._module._on_before_batch_transfer(part, dataloader_idx=0)
+        return self._trainer.strategy.batch_to_device(part, dataloader_idx=0)
+
+    def _changes_batches(self) -> bool:
+        """Return True if the script has hooks that may draw random numbers for a batch."""
+        base = next(cls for cls in type(self._module).__mro__ if cls.__name__ == "LightningModule")
+        return any(getattr(type(self._module), name) is not getattr(base, name) for name in TRANSFERS)
+
+    def _counts(self) -> list[int]:
+        return [metric._update_count for metric in self._metrics()]
+
+    def _metrics(self) -> list[Any]:
+        return [part for part in self._module.modules() if is_a(part, "Metric")]
+
+    # --- what is logged
+
+    def _log(self, original: Callable[..., None], name: str, value: Any, *args: Any, **how: Any) -> None:
+        if how.get("sync_dist") and how.get("reduce_fx", "mean") not in MEAN:
+            self._fit.refuse(
+                f"the job is elastic, and {name} is logged with reduce_fx={how['reduce_fx']!r} and sync_dist=True",
+                'log it with reduce_fx="mean"',
+            )
+        if self._virtual is None:
+            original(name, value, *args, **how | {"sync_dist": False})
+            return
+        if not (isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)):
+            self._fit.refuse(
+                f"the job is elastic, and training_step logs a {type(value).__name__} as {name}",
+                "log a number: self.log(name, value, sync_dist=True)",
+            )
+        self._means.add(self._virtual, float(value))
+        self._logged.append((name, value, {**dict(zip(("prog_bar",), args, strict=False)), **how}))
+
+    def _log_all(self) -> None:
+        """Log what the last micro-batch has logged, with the values that all processes have."""
+        means = self._means.tensors
+        try:
+            self._means.end(self._weights)
+        except DifferentCalls:
+            self._fit.refuse("the job is elastic, and only some micro-batches log a value", "log it in each of them")
+        for (name, value, how), mean, first in zip(self._logged, means, self._means.of_first, strict=True):
+            found: Any = float(mean) if how.get("sync_dist") else first
+            if isinstance(value, Tensor):
+                found = torch.tensor(found, dtype=value.dtype, device=value.device)
+            size = {"batch_size": how.get("batch_size") or self._samples_of_first}
+            self._module.log(name, found, **how | {"sync_dist": False} | size)
+
+    # --- replaced methods
+
+    def _tap(self, holder: object, name: str, function: Callable[..., Any]) -> None:
+        original = getattr(holder, name)
+        setattr(holder, name, lambda *args, **how: function(original, *args, **how))
+        self._tapped.append((holder, name))
+
+    def _reject(self, name: str) -> NoReturn:
+        if name not in COLLECTIVE:
+            self._fit.refuse(
+                f"the job is elastic, and training_step calls {name}()", "leave it to Lightning, which calls it"
+            )
+        self._fit.refuse(
+            f"training_step calls torch.distributed.{name}, and processes may have different numbers of micro-batches",
+            "log with sync_dist=True, and use BatchNorm in place of SyncBatchNorm",
+        )
