@@ -60,6 +60,8 @@ def _coming(state: RunState, spec: RunSpec, now: datetime, no_room: str) -> str:
         return "ends once no instance of it is left"
     if state.stop_requested:
         return "ends once the last checkpoint is durable"
+    if current is not None and state.is_elastic and 0 < len(current.names) < state.created.size:
+        return _with_fewer(state, current)
     if pending is not None:
         return _once_it_is_there(pending, current)
     if current is None:
@@ -103,6 +105,15 @@ def _with_some(there: int, size: int) -> str:
         return f"trains once all of its {size} members are ready"
     waiting = f"{there} of {size} are ready, wait about as long as a start takes, and are then released"
     return f"asks for the missing members; {waiting}"
+
+
+def _with_fewer(state: RunState, current: Attempt) -> str:
+    """Describe the next step of an elastic gang that trains while members are missing."""
+    training, size = len(current.names), state.created.size
+    coming = sum(name not in current.names for name in available(state))
+    takes_in = f"takes in {coming} more once ready" if coming else ""
+    asks = f"asks for {size - training - coming} more" if size > training + coming else ""
+    return f"trains with {training} of {size} members, and {' and '.join(filter(None, (takes_in, asks)))}"
 
 
 def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:

@@ -488,6 +488,7 @@ def test_smaller_gang_trains_while_the_missing_member_is_requested(elastic: Gang
     assert intended(asked) == [(1, elastic.attempt, "local-a")]
     refused_by_its_pool(elastic, asked)
     assert decided(elastic, instances=shown(elastic, *stay)) == [], "it goes on training, and asks again later"
+    assert next_decision(elastic.state, spec(), elastic.now) == "trains with 2 of 3 members, and asks for 1 more"
 
 
 def test_gang_regroups_once_the_newcomer_is_ready(elastic: GangHistory) -> None:
@@ -496,6 +497,8 @@ def test_gang_regroups_once_the_newcomer_is_ready(elastic: GangHistory) -> None:
     elastic.exist(newcomer)
     everyone = shown(elastic, *stay, newcomer)
     assert decided(elastic, instances=everyone) == []
+    coming = "trains with 2 of 3 members, and takes in 1 more once ready"
+    assert next_decision(elastic.state, spec(), elastic.now) == coming
     elastic.ready(newcomer)
     (event,) = events_of(decided(elastic, instances=everyone))
     assert event == ev.DrainRequested(attempt=elastic.attempt, reason="1 member is ready to join", regroup=True)
