@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,9 +25,13 @@ class Own(BatchSampler):
     pass
 
 
-def trainer(module: nn.Module, *, automatic: bool = True, **strategy: Any) -> Any:
+class StochasticWeightAveraging:
+    """Known by its name."""
+
+
+def trainer(module: nn.Module, *, automatic: bool = True, callbacks: Sequence[Any] = (), **strategy: Any) -> Any:
     module.automatic_optimization = automatic
-    return SimpleNamespace(lightning_module=module, strategy=SimpleNamespace(**strategy))
+    return SimpleNamespace(lightning_module=module, callbacks=callbacks, strategy=SimpleNamespace(**strategy))
 
 
 def test_automatic_optimization_with_batch_norm_is_no_problem() -> None:
@@ -39,6 +44,7 @@ def test_automatic_optimization_with_batch_norm_is_no_problem() -> None:
         (trainer(nn.Linear(1, 1), automatic=False), "optimizes manually"),
         (trainer(nn.SyncBatchNorm(2)), "SyncBatchNorm"),
         (trainer(nn.BatchNorm1d(2), _layer_sync=object()), "SyncBatchNorm"),
+        (trainer(nn.Linear(1, 1), callbacks=[StochasticWeightAveraging()]), "StochasticWeightAveraging"),
     ],
 )
 def test_problem_is_named_with_what_to_write(found: Any, reason: str) -> None:

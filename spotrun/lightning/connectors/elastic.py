@@ -63,6 +63,11 @@ def problem(trainer: Any) -> Problem | None:
             "the job is elastic, and SyncBatchNorm exchanges values within a micro-batch",
             "use BatchNorm: Trainer(sync_batchnorm=False)",
         )
+    if any(is_a(callback, "StochasticWeightAveraging") for callback in trainer.callbacks):
+        return Problem(
+            "the job is elastic, and StochasticWeightAveraging computes BatchNorm's statistics from parts of the data",
+            "use the callback WeightAveraging, or EMAWeightAveraging",
+        )
     return None
 
 
@@ -98,6 +103,7 @@ class ElasticSteps:
         self._weights: Mapping[int, float] = {}
         self._logged: list[tuple[str, Any, dict[str, Any]]] = []
         self._tapped: list[tuple[object, str]] = []
+        self._metrics: list[Any] = []
         self._synced: list[Any] = []
 
     def open(self) -> None:
@@ -124,7 +130,8 @@ class ElasticSteps:
         """Give all processes the weights and buffers of rank 0. Call this before the first step."""
         if len(self._framework.loaders("train")) != 1:
             self._fit.refuse("the job is elastic, and it reads several training loaders", "read one DataLoader")
-        self._synced = [metric for metric in self._metrics() if metric.sync_on_compute]
+        self._metrics = [part for part in self._module.modules() if is_a(part, "Metric")]
+        self._synced = [metric for metric in self._metrics if metric.sync_on_compute]
         for metric in self._synced:
             metric.sync_on_compute = False  # each process validates all data
         device = next((each.device for each in self._module.parameters()), torch.device("cpu"))
@@ -241,10 +248,7 @@ class ElasticSteps:
         return any(getattr(type(self._module), name) is not getattr(base, name) for name in TRANSFERS)
 
     def _counts(self) -> list[int]:
-        return [metric._update_count for metric in self._metrics()]
-
-    def _metrics(self) -> list[Any]:
-        return [part for part in self._module.modules() if is_a(part, "Metric")]
+        return [metric._update_count for metric in self._metrics]
 
     # --- what is logged
 
