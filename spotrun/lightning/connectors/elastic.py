@@ -36,6 +36,11 @@ TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_b
 """Hooks with which a script may change a batch. They may draw random numbers."""
 
 
+UNEVEN_LOGS = Problem(
+    "the job is elastic, and only some micro-batches log a value", "log the same values in each call of training_step"
+)
+
+
 class Steps(Protocol):
     """The methods of `Fit` that an elastic step calls."""
 
@@ -176,7 +181,7 @@ class ElasticSteps:
         for virtual, part in zip(downwards, held, strict=True):
             if virtual != downwards[0]:
                 self._buffers.put_back()
-            self._virtual, self._logged = virtual, []
+            self._virtual, before, self._logged = virtual, self._logged, []
             self._fit.seed_all_at("micro-batch", *place, virtual)
             if self.trace is not None:
                 self.trace.micro_batch_begins(virtual, part)
@@ -191,6 +196,8 @@ class ElasticSteps:
                     self._fit.refuse("the job is elastic, and training_step returned no loss", "return a loss")
                 if not last:
                     self._backward_of(loss)
+            if virtual != downwards[0] and [name for name, *_ in before] != [name for name, *_ in self._logged]:
+                self._fit.refuse(*UNEVEN_LOGS)
             if self.trace is not None:
                 self.trace.micro_batch_ends(virtual)
             if not last:
@@ -275,7 +282,7 @@ class ElasticSteps:
         try:
             self._means.end(self._weights)
         except DifferentCalls:
-            self._fit.refuse("the job is elastic, and only some micro-batches log a value", "log it in each of them")
+            self._fit.refuse(*UNEVEN_LOGS)
         for (name, value, how), mean, first in zip(self._logged, means, self._means.of_first, strict=True):
             found: Any = float(mean) if how.get("sync_dist") else first
             if isinstance(value, Tensor):
