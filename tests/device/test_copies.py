@@ -102,7 +102,7 @@ def test_copy_waits_for_work_that_was_queued_before(device: int) -> None:
             toy.allow(0, toy.UPLOAD, device)
             weights.copy_(written, non_blocking=True)
             staged, plan = begin(stager, weights)
-            toy.settle(copies=1, device=device)
+            toy.settle(copies=number + 1, device=device)
             expect(stager, plan, {UNTOUCHED}, arena=number)
             assert not staged.done()
             toy.allow(toy.ALL, toy.UPLOAD, device)
