@@ -99,7 +99,7 @@ def test_redone_steps_that_are_the_same_are_no_difference() -> None:
     ("changes", "kind", "cause"),
     [
         ({"samples": "[99]"}, DifferenceKind.SAMPLES, "data order is not a function of seed and epoch"),
-        ({"data": "x"}, DifferenceKind.DATA, "the dataset or a transform depends on the clock"),
+        ({"data": "x"}, DifferenceKind.DATA, "the dataset, a transform or the collate function depends on the clock"),
         ({"lr": ((0.5).hex(),)}, DifferenceKind.LR, "a scheduler or hook"),
         ({"loss": (0.5).hex()}, DifferenceKind.LOSS, "random numbers come from outside the seeded generators"),
         ({"rng": "x"}, DifferenceKind.RNG, "more or fewer random numbers"),
