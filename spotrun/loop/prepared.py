@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from spotrun.training.by_name import is_a
+from spotrun.training.data.of_accelerate import ReadWhenUsed, read_when_used
 from spotrun.training.framework import Problem
 
 WRAPPERS = ("_forward_module", "_orig_mod")
@@ -82,7 +83,7 @@ def _own(model: nn.Module, name: str) -> Any:
 def loader_in(loader: Any) -> Any:
     """Return the script's own loader, without a library's wrapper."""
     name = _name_in(loader)
-    return loader if name is None else vars(loader)[name]
+    return loader if name is None else _inside(loader, name)
 
 
 def exchange(loader: Any, exact: Callable[[Any], Any]) -> Any:
@@ -93,9 +94,14 @@ def exchange(loader: Any, exact: Callable[[Any], Any]) -> Any:
     name = _name_in(loader)
     if name is None:
         return exact(loader)
-    inside = vars(loader)[name]
-    vars(loader)[name] = exact(inside)
+    inside = _inside(loader, name)
+    vars(loader)[name] = read_when_used(loader, exact(inside))
     return loader
+
+
+def _inside(wrapper: Any, name: str) -> Any:
+    inside = vars(wrapper)[name]
+    return vars(inside)["_inner"] if type(inside) is ReadWhenUsed else inside
 
 
 def _name_in(loader: Any) -> str | None:

@@ -60,9 +60,10 @@ class StreamPosition:
     passes.
 
     A resume has to reread a stream without a state. For such a stream, `mark` is the mark (`mark_of`) of the last batch
-    before the position, and `kept` has the places of the iterators that the stream keeps from pass to pass: those at
-    the beginning of the pass that is read again. If the stream can be read only once, `earlier` has the key of each
-    earlier pass, and the number of batches that this pass read.
+    before the position. `kept` has the places of the iterators that the stream keeps from pass to pass, and `values`
+    the plain values in its attributes: those at the beginning of the pass that is read again. `then` is the mark of
+    these values at the position. If the stream can be read only once, `earlier` has the key of each earlier pass, and
+    the number of batches that this pass read.
     """
 
     epoch: int
@@ -72,11 +73,19 @@ class StreamPosition:
     earlier: tuple[tuple[tuple[int, ...], int], ...] = ()
     mark: int | None = None
     kept: KeptPlaces | None = None
+    values: dict[str, Any] | None = None
+    then: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the position as snapshots store it. `StreamPosition(**stored)` reads it."""
         whole = {"epoch": self.epoch, "batch": self.batch, "ended": self.ended, "state": self.state}
-        more = {"mark": self.mark, "kept": self.kept or None, "earlier": self.earlier or None}
+        more: dict[str, Any] = {
+            "mark": self.mark,
+            "then": self.then,
+            "kept": self.kept or None,
+            "values": self.values or None,
+        }
+        more |= {"earlier": self.earlier or None}
         return whole | {name: value for name, value in more.items() if value is not None}
 
     def begins(self, epoch: int | None, batch: int) -> bool:

@@ -5,13 +5,11 @@ batches. If accelerate has wrapped a loader, the loader inside the wrapper is re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from spotrun.training.by_name import is_a
 from spotrun.training.data.loader import LoaderProxy
-from spotrun.training.data.proxy import Proxy
+from spotrun.training.data.of_accelerate import ReadWhenUsed, read_when_used
 from spotrun.training.hooks import Hooks, Stage
 from spotrun.transformers.taps import Taps
 
@@ -25,58 +23,6 @@ def begins_anywhere(loader: Any) -> bool:
     loaders.
     """
     return type(vars(loader).get(BENEATH, loader)) in (LoaderProxy, ReadWhenUsed)
-
-
-class ReadWhenUsed(Proxy):
-    """
-    An exact loader for accelerate's loader, which asks for each batch before it returns the batch before it. A batch is
-    read only when accelerate moves it to its device, which is when the training asks for it. So whatever the script's
-    dataset and collate function have counted, and whatever the training has changed in them, is as it was without
-    accelerate's reading ahead, and a snapshot contains it as it is.
-    """
-
-    def __iter__(self) -> Iterator[Any]:
-        batches = iter(self._inner)
-        return self._to_be_read(batches, self._inner.exact.begun.batch)
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def _to_be_read(self, batches: Iterator[Any], first: int) -> Iterator[Any]:
-        for number in count(first):
-            if not self._inner.exact.order.has(number):
-                break
-            yield _Unread(batches)
-        yield from batches  # none, but the pass knows that it has ended
-
-
-class _Unread:
-    """
-    A batch that is read when it is moved to a device. accelerate tries a second time after a TypeError, which may be
-    the script's own: this raises it again, and reads nothing more.
-    """
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-        self._mistake: TypeError | None = None
-
-    def to(self, device: Any, **how: Any) -> Any:
-        from accelerate.utils import send_to_device
-
-        if self._mistake is not None:
-            raise self._mistake
-        try:
-            batch = next(self._batches)
-        except TypeError as mistake:
-            self._mistake = mistake
-            raise
-        return send_to_device(batch, device, **how)
-
-
-def reads_ahead(outer: Any, exact: Any) -> bool:
-    """Return True if accelerate's loader `outer` would make this process read each batch one step too early."""
-    moves = is_a(outer, "DataLoaderShard") and outer.device is not None
-    return moves and type(exact) is LoaderProxy and exact.exact.order is not None and exact.num_workers == 0
 
 
 class Loaders:
@@ -113,7 +59,7 @@ class Loaders:
         if beneath is None:
             return exact
         self._exchanged.append((loader, beneath))
-        setattr(loader, BENEATH, ReadWhenUsed(exact) if reads_ahead(loader, exact) else exact)
+        setattr(loader, BENEATH, read_when_used(loader, exact))
         return loader
 
     def of(self, stage: Stage) -> Sequence[Any]:

@@ -27,11 +27,13 @@ class Counts:
 
 class Memory(IterableDataset):
     def __init__(self, items: list[float]) -> None:
-        self.items = items
+        self.items = torch.tensor(items)
+        self.passes, self.notes = 0, list[float]()
 
     def __iter__(self):
+        self.passes += 1
         for item in self.items:
-            yield torch.tensor([item]) + torch.rand(1)
+            yield item.view(1) + torch.rand(1) + self.passes
 
 
 def begun(items: list[float], batch: int, state: dict[str, Any] | None = None) -> ExactLoader:
@@ -60,10 +62,32 @@ def test_a_stream_that_reads_what_the_training_changes_is_seen() -> None:
     assert one.gave_others
 
 
+def test_values_of_a_stream_are_those_from_the_beginning_of_the_pass() -> None:
+    one = begun([1.0, 2.0, 3.0, 4.0], 0)
+    for number in (1, 2):
+        read = iter(one.proxy)
+        next(read)
+        state = one.state(0, 1, epoch_ended=False)
+        again = begun([1.0, 2.0, 3.0, 4.0], 1, state)
+        rest = iter(again.proxy)
+        assert (one.loader.dataset.passes, again.loader.dataset.passes) == (number, number)
+        assert torch.equal(next(read), next(rest))
+        assert not again.gave_others
+
+
+def test_value_that_the_training_itself_changes_is_seen() -> None:
+    one = begun([1.0, 2.0, 3.0, 4.0], 0)
+    next(iter(one.proxy))
+    one.loader.dataset.notes.append(0.5)
+    again = begun([1.0, 2.0, 3.0, 4.0], 1, one.state(0, 1, epoch_ended=False))
+    iter(again.proxy)
+    assert again.gave_others
+
+
 def test_a_place_of_an_earlier_spotrun_is_not_compared() -> None:
     state = place_after(2)
     assert state is not None
-    del state["mark"]
+    del state["mark"], state["then"]
     one = begun([9.0] * 6, 2, state)
     iter(one.proxy)
     assert not one.gave_others

@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from spotrun.training import seeds
-from spotrun.training.data import data_order, generators, streams
+from spotrun.training.data import data_order, generators, stream_attributes, streams
 from spotrun.training.data.in_workers import Notes, Watch
 from spotrun.training.data.marks import mark_of
 from spotrun.training.data.proxy import Proxy
@@ -123,7 +123,7 @@ class ExactLoader:
             self._loader = self._stream.loader
         self._once = self.order is None and streams.is_read_once(loader)
         self._earlier: list[tuple[tuple[int, ...], int]] = []
-        self._kept: KeptPlaces = {}
+        self._held: tuple[KeptPlaces, stream_attributes.Values] = ({}, {})
         self.proxy = LoaderProxy(self._loader, self)
         self._waits = _Waits()
         self._ahead: Watch | None = None
@@ -169,15 +169,14 @@ class ExactLoader:
             return self.order.samplers.state(next_pass=epoch_ended)
         if epoch_ended:
             earlier = (*self._earlier, (self._key, self._current.number)) if self._once else ()
-            state = self.state_between()
-            return StreamPosition(epoch + 1, 0, False, state, earlier, kept=places_of(self._kept_iterators())).to_dict()
+            return StreamPosition(epoch + 1, 0, False, self.state_between(), earlier, None, *self._held_now()).to_dict()
         self._watch_if_ahead(batch)
         earlier = tuple(self._earlier)
         if self._current.ended and self._current.number == batch:
-            now = places_of(self._kept_iterators())
-            return StreamPosition(epoch, batch, True, self.state_between(), earlier, kept=now).to_dict()
+            return StreamPosition(epoch, batch, True, self.state_between(), earlier, None, *self._held_now()).to_dict()
         state, mark = self._current.states.get(batch), self._current.marks.get(batch)
-        return StreamPosition(epoch, batch, False, state, earlier, mark, self._kept).to_dict()
+        then = self._values_mark() if self._current.number == batch else None
+        return StreamPosition(epoch, batch, False, state, earlier, mark, *self._held, then).to_dict()
 
     def _watch_if_ahead(self, batch: int) -> None:
         """
@@ -301,7 +300,7 @@ class ExactLoader:
     def _begin_stream(self, stream: streams.Stream, root: int) -> _Pass:
         stream.place[:] = stream.place.new_tensor(self._key)
         resumed = self._resumed if self._resumed and self._resumed.begins(self._epoch, self._first) else None
-        self._keep_iterators(resumed.kept if resumed else None)
+        self._begin_with(resumed)
         if resumed and resumed.ended:
             self._load(stream.between, resumed.state)
             return _StreamPass(iter(()), root, self._rank, None, number=self._first)
@@ -315,23 +314,35 @@ class ExactLoader:
         self._load(stream.inside if self._first else stream.between, resumed.state)
         return _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=self._first)
 
-    def _keep_iterators(self, places: KeptPlaces | None) -> None:
+    def _begin_with(self, resumed: StreamPosition | None) -> None:
         """
-        Record where the iterators are that the user's loader keeps from pass to pass. To read a pass again, first put
-        them back to `places`, where they were at its beginning.
+        Record what the user's loader keeps from pass to pass: its iterators' places, and plain values. To read a pass
+        again, first put back what there was at its beginning.
         """
         kept = self._kept_iterators()
-        for name, place in (places or {}).items():
+        for name, place in ((resumed and resumed.kept) or {}).items():
             if name in kept:
                 kept[name].move(kept[name].loader, *place)
-        self._kept = places_of(kept)
+        if resumed and resumed.values:
+            stream_attributes.put_back(self._user_loader, resumed.values)
+        self._held = self._held_now()
+
+    def _held_now(self) -> tuple[KeptPlaces, stream_attributes.Values]:
+        kept = {name: (one.key, one.number) for name, one in self._kept_iterators().items()}
+        return kept, stream_attributes.values_of(self._user_loader) if self.replays else {}
+
+    def _values_mark(self) -> int | None:
+        values = stream_attributes.values_of(self._user_loader) if self.replays else {}
+        return stream_attributes.mark_of_values(values) if values else None
 
     def _kept_iterators(self) -> dict[str, KeptIterator]:
         there = getattr(self._user_loader, "__dict__", {})
         return {name: one for name, one in there.items() if type(one) is KeptIterator}
 
     def _compare(self, begun: _Pass, resumed: StreamPosition | None) -> None:
-        self.gave_others |= resumed is not None and resumed.mark not in (None, begun.marks.get(self._first))
+        if resumed is not None:
+            self.gave_others |= resumed.mark not in (None, begun.marks.get(self._first))
+            self.gave_others |= resumed.then not in (None, self._values_mark())
 
     def _load(self, holder: Any, state: Any) -> None:
         if holder is not None:
@@ -458,10 +469,6 @@ class _OncePass(_StreamPass):
 
 def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
     return [loader.exact for loader in loaders if type(loader) is LoaderProxy]
-
-
-def places_of(kept: dict[str, KeptIterator]) -> KeptPlaces:
-    return {name: (one.key, one.number) for name, one in kept.items()}
 
 
 def is_indexed(loader: object) -> bool:

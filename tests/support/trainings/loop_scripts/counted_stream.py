@@ -1,4 +1,6 @@
-"""A stream without a state_dict, whose collate function counts: what it gives depends on the batches before."""
+"""
+A stream without a state_dict that counts its passes, and whose collate function counts: what it gives depends on both.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,16 @@ from tests.support.trainings.loop_scripts.world import LOCAL, WIDTH, Noisy, done
 
 
 class Stream(IterableDataset):
+    def __init__(self):
+        self.passes = 0
+        self.served = []
+
     def __iter__(self):
-        data = Noisy()
+        data = Noisy(19)
+        self.passes += 1
         for i in range(len(data)):
-            yield data[i]
+            self.served.append(i)
+            yield data[i] * (1 + self.passes + len(self.served) / 100)
 
 
 class Counts:
@@ -41,7 +49,8 @@ def main():
             tick()
             optimizer.step()
             tick()
-    done(model=model, counts=counts.calls)
+    stream = train.dataset
+    done(model=model, counts=(counts.calls, stream.passes, stream.served))
 
 
 main()
