@@ -65,6 +65,10 @@ class SpotrunCallback:
         if self._framework:
             self._framework.loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
 
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.elastic:
+            self.elastic.epoch_ends()
+
     def on_validation_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         if self._fit and not trainer.sanity_checking:
             self._fit.validation_batch_ends()

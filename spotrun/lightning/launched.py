@@ -20,6 +20,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from spotrun.lightning.connectors import names
+from spotrun.trainer_link import VIRTUAL_RANKS
 from spotrun.training import unsupported
 from spotrun.training.by_name import is_a
 from spotrun.training.fit import claim
@@ -64,6 +66,8 @@ def comparing_first(trainer: Any) -> Iterator[None]:
 
     def setup_environment() -> None:
         original()
+        if VIRTUAL_RANKS in os.environ:
+            _seed_again(trainer)
         Ranks(trainer.global_rank, trainer.world_size).compare()
 
     strategy.setup_environment = setup_environment
@@ -71,6 +75,16 @@ def comparing_first(trainer: Any) -> Iterator[None]:
         yield
     finally:
         vars(strategy).pop("setup_environment", None)
+
+
+def _seed_again(trainer: Any) -> None:
+    """
+    Seed the random number generators as the script's seed_everything has done. Lightning does so with DDP only. So
+    whatever an elastic training draws from here on, for its model or a split of its data, would depend on the strategy.
+    """
+    if (seed := os.environ.get("PL_GLOBAL_SEED", "")).isdecimal():
+        workers = os.environ.get("PL_SEED_WORKERS") == "1"
+        importlib.import_module(names.root(trainer)).seed_everything(int(seed), workers=workers, verbose=False)
 
 
 def nodes_of_job() -> int:

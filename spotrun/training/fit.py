@@ -81,6 +81,7 @@ TORCHRUN = "TORCHELASTIC_RUN_ID"
 """Variable that torchrun sets for each process that it starts, in addition to RANK and WORLD_SIZE."""
 ALONE_WAY_OUT = (
     "without a GPU, transformers needs TrainingArguments(use_cpu=True), and accelerate Accelerator(cpu=True); "
+    'Lightning needs Trainer(strategy="ddp") with as many devices as torchrun starts processes on a node; '
     "a loop of your own needs torch.distributed.init_process_group(); to train in one process, leave out torchrun"
 )
 OTHERS_WAIT_S = 30.0

@@ -85,6 +85,12 @@ def test_training_step_that_depends_on_the_number_of_processes_is_refused(
     assert agent.told(Refused)[0].hint.startswith("log ")
 
 
+def test_training_with_lightning_begins_with_the_same_bits(zygote: Zygote, tmp_path: Path) -> None:
+    """Also without a checkpoint that the processes share: a model that is made late, and metrics that count."""
+    found = [Agent(zygote, job_of("hooks", n, script=LIGHTNING), tmp_path / str(n)).run() for n in (3, 1)]
+    assert found[0] == found[1]
+
+
 def test_eight_virtual_ranks_have_the_same_bits_on_three_processes_and_on_one(zygote: Zygote, tmp_path: Path) -> None:
     found = [Agent(zygote, job_of("scaled", n, 8), tmp_path / str(n)).run() for n in (3, 1)]
     assert found[0] == found[1]

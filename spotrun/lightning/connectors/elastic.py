@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from spotrun.training.by_name import is_a
@@ -109,11 +109,9 @@ class ElasticSteps:
         self._logged: list[tuple[str, Any, dict[str, Any]]] = []
         self._tapped: list[tuple[object, str]] = []
         self._metrics: list[Any] = []
-        self._synced: list[Any] = []
 
     def open(self) -> None:
         strategy = self._trainer.strategy
-        self._sampler = self._trainer._accelerator_connector.use_distributed_sampler
         self._trainer._accelerator_connector.use_distributed_sampler = False
         if hasattr(strategy, "configure_ddp"):
             self._tap(strategy, "configure_ddp", lambda original: None)
@@ -123,22 +121,18 @@ class ElasticSteps:
         self._tap(self._module, "log", self._log)
 
     def close(self) -> None:
-        self._trainer._accelerator_connector.use_distributed_sampler = self._sampler
         for holder, name in self._tapped:
             with suppress(AttributeError):
                 delattr(holder, name)
         self._tapped = []
-        for metric in self._synced:
-            metric.sync_on_compute = True
 
     def begin(self) -> None:
         """Give all processes the weights and buffers of rank 0. Call this before the first step."""
         if len(self._framework.loaders("train")) != 1:
             self._fit.refuse("the job is elastic, and it reads several training loaders", "read one DataLoader")
         self._metrics = [part for part in self._module.modules() if is_a(part, "Metric")]
-        self._synced = [metric for metric in self._metrics if metric.sync_on_compute]
-        for metric in self._synced:
-            metric.sync_on_compute = False  # each process validates all data
+        for metric in self._metrics:
+            metric.sync_on_compute = metric._to_sync = False  # each process validates, tests and predicts all data
         device = next((each.device for each in self._module.parameters()), torch.device("cpu"))
         self._means, self._replicas = Means(self._share, device), Replicas(self._share, device)
         spread([*self._module.parameters(), *self._module.buffers()], self._share)
@@ -156,10 +150,17 @@ class ElasticSteps:
         return original(wide, shuffle, mode)
 
     def batch_ends(self) -> None:
-        if self._replicas.differ(self._module.parameters()):
+        self._compare(now=False)
+
+    def epoch_ends(self) -> None:
+        self._compare(now=True)
+
+    def _compare(self, *, now: bool) -> None:
+        if self._replicas.differ(self._module.parameters(), now=now):
             self._fit.refuse(
                 "the processes have different weights",
-                "outside of training_step, let each process do the same: draw no random numbers on one rank alone",
+                "outside of training_step, let each process do the same: draw no random numbers on one rank alone, and "
+                "decide by values that self.log has got with sync_dist=True, not by the outputs of on_train_batch_end",
             )
 
     # --- the micro-batches
@@ -266,6 +267,8 @@ class ElasticSteps:
                 'log it with reduce_fx="mean"',
             )
         if self._virtual is None:
+            if how.get("sync_dist") and isinstance(value, int | float | Tensor):
+                value = self._of_rank_0(value)
             original(name, value, *args, **how | {"sync_dist": False})
             return
         if not (isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)):
@@ -275,6 +278,14 @@ class ElasticSteps:
             )
         self._means.add(self._virtual, float(value))
         self._logged.append((name, value, {**dict(zip(("prog_bar",), args, strict=False)), **how}))
+
+    def _of_rank_0(self, value: Any) -> Any:
+        """Return rank 0's value on every rank. It is that of virtual rank 0 if it comes from the newest batch."""
+        if self._share.processes == 1:
+            return value
+        shared = torch.as_tensor(value, device=self._trainer.strategy.root_device).detach().clone()
+        distributed.broadcast(shared, 0)
+        return shared
 
     def _log_all(self) -> None:
         """Log what the last micro-batch has logged, with the values that all processes have."""

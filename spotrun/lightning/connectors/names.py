@@ -77,7 +77,7 @@ def moved(trainer: Any) -> list[str]:
     return found
 
 
-def _root(trainer: Any) -> str:
+def root(trainer: Any) -> str:
     """
     Return the package from which the Trainer's class comes: "pytorch_lightning" or "lightning.pytorch". If the script
     derives its own class from Trainer, return the package of the base class.
@@ -88,7 +88,7 @@ def _root(trainer: Any) -> str:
 
 def package(trainer: Any) -> str:
     """Return the name of the Lightning package in use: "pytorch_lightning" or "lightning"."""
-    return _root(trainer).partition(".")[0]
+    return root(trainer).partition(".")[0]
 
 
 def version(trainer: Any) -> str:
@@ -98,5 +98,5 @@ def version(trainer: Any) -> str:
 def module_of(trainer: Any, path: str) -> Any:
     """Import and return the module `path` of the Lightning package in use. Return None if there is no such module."""
     with suppress(ImportError):
-        return importlib.import_module(f"{_root(trainer)}.{path}")
+        return importlib.import_module(f"{root(trainer)}.{path}")
     return None

@@ -22,13 +22,13 @@ class Replicas:
         self._steps = 0
 
     @torch.no_grad()
-    def differ(self, weights: Iterable[Tensor]) -> bool:
+    def differ(self, weights: Iterable[Tensor], *, now: bool = False) -> bool:
         """
         Return True if the processes have different weights. All processes call this together, once in each step. It is
-        False if it is not this step's turn.
+        False if it is not this step's turn, unless the comparison has to be made `now`.
         """
-        self._steps += 1
-        if self._share.processes == 1 or not (self._steps <= ALWAYS or self._steps % EVERY == 0):
+        self._steps += not now
+        if self._share.processes == 1 or not (now or self._steps <= ALWAYS or self._steps % EVERY == 0):
             return False
         sums = [_bits(each) for each in weights]
         mine = torch.stack(sums).to(self._device) if sums else torch.zeros(1, dtype=torch.int64, device=self._device)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, SumMetric
 
 from spotrun.trainer_link import VIRTUAL_RANKS
 from tests.support.trainings.loop_scripts.world import Noisy, done, job, loss_of, network, tick
@@ -26,9 +27,13 @@ QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "enable_ch
 class Net(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
-        self.net = network()
-        self.metric = MeanMetric()
+        self.net: Any = None
+        self.metric, self.count = MeanMetric(), SumMetric()
+        self.outputs: list[torch.Tensor] = []
         self.seen: list[float] = []
+
+    def configure_model(self):
+        self.net = network() if self.net is None else self.net
 
     def training_step(self, batch, batch_idx):
         tick()
@@ -52,13 +57,23 @@ class Net(pl.LightningModule):
         first.grad += torch.rand(1) * 1e-3  # noise that all processes draw alike
 
     def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.outputs.append(outputs["loss"].detach())
         tick()
+
+    def on_train_epoch_end(self):
+        self.log("mean_output", torch.stack(self.outputs).mean(), sync_dist=True)
+        self.outputs.clear()
 
     def validation_step(self, batch, batch_idx):
         loss = loss_of(self.net, batch + torch.rand(1))
         self.metric.update(loss)
         self.log("val", loss, sync_dist=True)
         self.log("metric", self.metric)
+        self.count.update(len(batch))
+
+    def on_validation_epoch_end(self):
+        self.log("count", self.count.compute())
+        self.count.reset()
 
     def configure_optimizers(self):
         kind = torch.optim.AdamW if VARIANT == "scaled" else torch.optim.SGD
@@ -66,7 +81,7 @@ class Net(pl.LightningModule):
         optimizer = kind(self.parameters(), 0.02, **more)
         if VARIANT == "plateau":
             schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
-            return [optimizer], [{"scheduler": schedule, "monitor": "own_epoch"}]
+            return [optimizer], [{"scheduler": schedule, "monitor": "mean_output"}]
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
@@ -74,9 +89,8 @@ class Net(pl.LightningModule):
 def main() -> None:
     rank = int(os.environ["LOCAL_RANK"])
     pl.seed_everything(1)
-    torch.manual_seed(1 + rank)  # the weights of rank 0 count
+    torch.rand(3)  # Lightning seeds the generators again before it makes the model with DDP only
     model = Net()
-    pl.seed_everything(1)
     options = {"accumulate_grad_batches": 2} if VARIANT == "accumulated" else {}
     if VARIANT == "scaled":
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**124, growth_interval=3)

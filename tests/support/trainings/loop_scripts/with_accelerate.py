@@ -1,14 +1,25 @@
-"""accelerate: prepared model, optimizer, loader and scheduler, its own accumulation, and a tracker of the script."""
+"""accelerate: prepared model, optimizer, loader and scheduler; its accumulation, a tracker, counts in collate_fn."""
 
 from __future__ import annotations
 
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from spotrun import Loop
 from tests.support.trainings.loop_scripts.world import Noisy, done, loss_of, network, tick
+
+
+class Counts:
+    """A collate function that counts its calls. What it gives depends on the count."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, samples: list[torch.Tensor]) -> torch.Tensor:
+        self.calls += 1
+        return default_collate(samples) * (1 + self.calls / 100)
 
 
 class History(GeneralTracker):
@@ -37,7 +48,7 @@ def main() -> None:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
-    train, val = DataLoader(Noisy(), 5, shuffle=True), DataLoader(Noisy(12), 4)
+    train, val = DataLoader(Noisy(), 5, shuffle=True, collate_fn=Counts()), DataLoader(Noisy(12), 4)
     model, optimizer, train, val, scheduler = accelerator.prepare(model, optimizer, train, val, scheduler)
     loop = Loop(accelerator, seed=11, model=model, optimizer=optimizer, scheduler=scheduler)
     s = loop.state(losses=[])
