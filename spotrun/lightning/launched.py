@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from spotrun.lightning.connectors import names
-from spotrun.trainer_link import VIRTUAL_RANKS
 from spotrun.training import unsupported
 from spotrun.training.by_name import is_a
 from spotrun.training.fit import claim
@@ -66,9 +65,10 @@ def comparing_first(trainer: Any) -> Iterator[None]:
 
     def setup_environment() -> None:
         original()
-        if VIRTUAL_RANKS in os.environ:
+        ranks = Ranks(trainer.global_rank, trainer.world_size)
+        if ranks.elastic is not None:
             _seed_again(trainer)
-        Ranks(trainer.global_rank, trainer.world_size).compare()
+        ranks.compare()
 
     strategy.setup_environment = setup_environment
     try:

@@ -25,7 +25,7 @@ OF_TORCH = {
     "_buffers", "_device", "_foreach_norm", "_indices", "_non_persistent_buffers_set", "_parameters", "_values",
     "_version", "_optimizer_load_state_dict_post_hooks", "_optimizer_load_state_dict_pre_hooks",
 }  # fmt: skip
-OF_TORCHMETRICS = {"_computed", "_defaults", "_forward_cache", "_update_count"}
+OF_TORCHMETRICS = {"_computed", "_defaults", "_forward_cache", "_to_sync", "_update_count"}
 OF_MLFLOW = {"_metric_objs"}
 THERE_LATER = {"_accumulate_grad_batches"}
 """StochasticWeightAveraging has it from its last epoch on, so nobody can ask for it before."""
