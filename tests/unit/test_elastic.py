@@ -236,6 +236,7 @@ def test_script_whose_processes_would_differ_is_refused(script: Callable[[], Non
     assert distributed.all_reduce is reduce
 
 
+@pytest.mark.exhaustive
 def test_two_optimizers_step_after_one_loop_over_the_micro_batches() -> None:
     training, other, steps = Training(), nn.Linear(3, 1), 0
     second = torch.optim.SGD(other.parameters(), 0.1)
