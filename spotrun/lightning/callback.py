@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotrun.lightning.adapter import LightningFramework
-from spotrun.lightning.connectors import elastic
+from spotrun.lightning.connectors.elastic import ElasticSteps, problem
 from spotrun.training.fit import Fit
 
 
@@ -21,7 +21,7 @@ class SpotrunCallback:
 
     _fit: Fit | None = None
     _framework: LightningFramework | None = None
-    elastic: elastic.ElasticSteps | None = None
+    elastic: ElasticSteps | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit" and self._is_first(trainer):
@@ -29,9 +29,9 @@ class SpotrunCallback:
             self._fit = Fit.begin(framework)
             self._framework = framework if self._fit else None
             if self._fit and self._fit.ranks.elastic is not None:
-                if found := elastic.problem(trainer):
+                if found := problem(trainer):
                     self._fit.refuse(*found)
-                self.elastic = elastic.ElasticSteps(trainer, framework, self._fit.ranks.elastic, self._fit)
+                self.elastic = ElasticSteps(trainer, framework, self._fit.ranks.elastic, self._fit)
                 self.elastic.open()
 
     def _is_first(self, trainer: Any) -> bool:

@@ -84,8 +84,8 @@ class StreamPosition:
             "then": self.then,
             "kept": self.kept or None,
             "values": self.values or None,
+            "earlier": self.earlier or None,
         }
-        more |= {"earlier": self.earlier or None}
         return whole | {name: value for name, value in more.items() if value is not None}
 
     def begins(self, epoch: int | None, batch: int) -> bool:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,18 @@ def job_of(variant: str, ranks: int, virtual_ranks: int = 4, script: Path = SCRI
     return {"script": str(script), "variant": variant, "ranks": ranks, "virtual_ranks": virtual_ranks}
 
 
+def assert_same_bits(zygote: Zygote, folder: Path, variant: str, script: Path, kills: Sequence[str]) -> None:
+    """Compare a training on WORLDS, killed at `kills` in between, with an undisturbed one on four processes."""
+    straight = Agent(zygote, job_of(variant, 4, script=script), folder / "straight").run()
+    agent = Agent(zygote, job_of(variant, WORLDS[0], script=script), folder / "changing", every_steps=1)
+    for world, kill in zip(WORLDS, (*kills, None), strict=True):
+        agent.job = job_of(variant, world, script=script)
+        assert agent.attempt(kill=kill) == ("finished" if kill is None else "killed"), agent.log.read_text()[-3000:]
+    assert agent.result() == straight
+    assert agent.snapshot is not None
+    assert agent.snapshot.step > 5
+
+
 @pytest.mark.parametrize(
     "variant",
     [
@@ -38,14 +51,7 @@ def job_of(variant: str, ranks: int, virtual_ranks: int = 4, script: Path = SCRI
 def test_training_on_changing_numbers_of_processes_has_the_bits_of_an_undisturbed_one(
     zygote: Zygote, tmp_path: Path, variant: str
 ) -> None:
-    straight = Agent(zygote, job_of(variant, 4), tmp_path / "straight").run()
-    agent = Agent(zygote, job_of(variant, WORLDS[0]), tmp_path / "changing", every_steps=1)
-    for world, kill in zip(WORLDS, ("at:3", "at:2", "at:5", "at:9", None), strict=True):
-        agent.job = job_of(variant, world)
-        assert agent.attempt(kill=kill) == ("finished" if kill is None else "killed"), agent.log.read_text()[-3000:]
-    assert agent.result() == straight
-    assert agent.snapshot is not None
-    assert agent.snapshot.step > 5
+    assert_same_bits(zygote, tmp_path, variant, SCRIPT, ("at:3", "at:2", "at:5", "at:9"))
 
 
 @pytest.mark.parametrize(
@@ -58,14 +64,7 @@ def test_training_on_changing_numbers_of_processes_has_the_bits_of_an_undisturbe
 def test_training_with_lightning_has_the_same_bits_on_changing_numbers_of_processes(
     zygote: Zygote, tmp_path: Path, variant: str
 ) -> None:
-    straight = Agent(zygote, job_of(variant, 4, script=LIGHTNING), tmp_path / "straight").run()
-    agent = Agent(zygote, job_of(variant, WORLDS[0], script=LIGHTNING), tmp_path / "changing", every_steps=1)
-    for world, kill in zip(WORLDS, ("at:3", "at:4", "at:7", "at:9", None), strict=True):
-        agent.job = job_of(variant, world, script=LIGHTNING)
-        assert agent.attempt(kill=kill) == ("finished" if kill is None else "killed"), agent.log.read_text()[-3000:]
-    assert agent.result() == straight
-    assert agent.snapshot is not None
-    assert agent.snapshot.step > 5
+    assert_same_bits(zygote, tmp_path, variant, LIGHTNING, ("at:3", "at:4", "at:7", "at:9"))
 
 
 @pytest.mark.parametrize(

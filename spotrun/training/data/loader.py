@@ -332,7 +332,7 @@ class ExactLoader:
         return kept, stream_attributes.values_of(self._user_loader) if self.replays else {}
 
     def _values_mark(self) -> int | None:
-        values = stream_attributes.values_of(self._user_loader) if self.replays else {}
+        _, values = self._held_now()
         return stream_attributes.mark_of_values(values) if values else None
 
     def _kept_iterators(self) -> dict[str, KeptIterator]:
