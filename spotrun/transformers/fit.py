@@ -9,9 +9,9 @@ from typing import Any
 from spotrun.training import unsupported
 from spotrun.training.fit import Fit, claim
 from spotrun.training.session import Follower
+from spotrun.training.taps import Taps
 from spotrun.transformers import trace
 from spotrun.transformers.adapter import TransformersFramework
-from spotrun.transformers.taps import Taps
 
 RESUME = "resume_from_checkpoint"
 HELD = "held by spotrun"

@@ -11,7 +11,7 @@ from typing import Any
 from spotrun.training.data.loader import LoaderProxy
 from spotrun.training.data.of_accelerate import ReadWhenUsed, read_when_used
 from spotrun.training.hooks import Hooks, Stage
-from spotrun.transformers.taps import Taps
+from spotrun.training.taps import Taps
 
 BENEATH = "base_dataloader"
 """The attribute in which accelerate's loader keeps the loader that it wraps."""

@@ -15,9 +15,9 @@ from typing import Any
 from spotrun.training.framework import State
 from spotrun.training.hooks import Hooks
 from spotrun.training.place import Boundary
+from spotrun.training.taps import Taps
 from spotrun.transformers import state as trainer_state
 from spotrun.transformers.loaders import Loaders
-from spotrun.transformers.taps import Taps
 
 NOTHING_TO_READ: tuple[list[Any], None] = ([], None)
 """What `get_batch_samples` returns when a pass has ended."""

@@ -14,10 +14,10 @@ from typing import Any
 
 from spotrun.exactness.trace_file import FILE_VARIABLE
 from spotrun.training.framework import Framework
+from spotrun.training.taps import Taps
 from spotrun.training.trace.digests import digest
 from spotrun.training.trace.of_framework import FrameworkTrace, ProcessTrace, traced
 from spotrun.transformers.state import numbers
-from spotrun.transformers.taps import Taps
 
 IS_TRACED = "is_traced_by_spotrun"
 

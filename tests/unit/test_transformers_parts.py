@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from spotrun.folder import start_file
+from spotrun.training.taps import Taps
 from spotrun.training.weights import Misfit, check_base
 from spotrun.transformers import adapter, entry, names, refusals
 from spotrun.transformers import state as trainer_state
 from spotrun.transformers.base_model import BaseModel
-from spotrun.transformers.taps import Taps
 
 MODULE = ModuleType("transformers.trainer")
 AGENT = "SPOTRUN_AGENT"

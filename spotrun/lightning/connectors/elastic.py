@@ -14,7 +14,6 @@ each process alone, with the same data and the same result.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -30,12 +29,11 @@ from spotrun.training.elastic.micro_guard import COLLECTIVE, rejected
 from spotrun.training.elastic.replicas import Replicas
 from spotrun.training.elastic.virtual_ranks import Share
 from spotrun.training.framework import Framework, Problem
+from spotrun.training.taps import Taps
 
 MEAN = ("mean", torch.mean)
 TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 """Hooks with which a script may change a batch. They may draw random numbers."""
-
-
 UNEVEN_LOGS = Problem(
     "the job is elastic, and only some micro-batches log a value", "log the same values in each call of training_step"
 )
@@ -107,24 +105,21 @@ class ElasticSteps:
         self._virtual: int | None = None
         self._weights: Mapping[int, float] = {}
         self._logged: list[tuple[str, Any, dict[str, Any]]] = []
-        self._tapped: list[tuple[object, str]] = []
+        self._taps = Taps()
         self._metrics: list[Any] = []
 
     def open(self) -> None:
         strategy = self._trainer.strategy
         self._trainer._accelerator_connector.use_distributed_sampler = False
         if hasattr(strategy, "configure_ddp"):
-            self._tap(strategy, "configure_ddp", lambda original: None)
-        self._tap(self._trainer._data_connector, "_prepare_dataloader", self._prepare)
-        self._tap(strategy, "training_step", self._training_step)
-        self._tap(self._trainer.precision_plugin, "backward", self._backward)
-        self._tap(self._module, "log", self._log)
+            self._taps.around(strategy, "configure_ddp", lambda original: None)
+        self._taps.around(self._trainer._data_connector, "_prepare_dataloader", self._prepare)
+        self._taps.around(strategy, "training_step", self._training_step)
+        self._taps.around(self._trainer.precision_plugin, "backward", self._backward)
+        self._taps.around(self._module, "log", self._log)
 
     def close(self) -> None:
-        for holder, name in self._tapped:
-            with suppress(AttributeError):
-                delattr(holder, name)
-        self._tapped = []
+        self._taps.close()
 
     def begin(self) -> None:
         """Give all processes the weights and buffers of rank 0. Call this before the first step."""
@@ -301,12 +296,7 @@ class ElasticSteps:
             size = {"batch_size": how.get("batch_size") or self._samples_of_first}
             self._module.log(name, found, **how | {"sync_dist": False} | size)
 
-    # --- replaced methods
-
-    def _tap(self, holder: object, name: str, function: Callable[..., Any]) -> None:
-        original = getattr(holder, name)
-        setattr(holder, name, lambda *args, **how: function(original, *args, **how))
-        self._tapped.append((holder, name))
+    # --- refused calls
 
     def _reject(self, name: str) -> NoReturn:
         if name not in COLLECTIVE:
