@@ -6,6 +6,7 @@ import argparse
 import collections
 import copy
 import functools
+import io
 import random
 import sys
 import threading
@@ -116,6 +117,17 @@ def test_instances_of_classes_that_only_a_function_has_come_back() -> None:
     assert one == (1, [2])
     assert type(other.y) is again.Meter
     assert other.y.total == 3
+
+
+def test_saved_weights_of_a_copy_have_the_same_bytes() -> None:
+    """torch keeps the versions of the modules' formats in an attribute of a `state_dict()`, which it saves too."""
+    first = Process().begun()
+    first.net.best = copy.deepcopy(first.net.layer.state_dict())
+    resumed = Process().begun().resumed(first.image())
+    of_each = [io.BytesIO(), io.BytesIO()]
+    for process, file in zip([first, resumed], of_each, strict=True):
+        torch.save(process.net.best, file)
+    assert of_each[0].getvalue() == of_each[1].getvalue()
 
 
 def test_what_hooks_keep_comes_back() -> None:

@@ -10,7 +10,7 @@ its path. This preserves shared objects and cycles. A value that cannot be encod
 from __future__ import annotations
 
 import io
-from collections import deque
+from collections import OrderedDict, deque
 from enum import Enum, Flag
 from types import MethodType
 from typing import Any, NamedTuple, cast
@@ -35,6 +35,8 @@ BYTES_MAX = 8 << 30
 PACKED_FROM = 64
 """Minimum length of a list of numbers of one type that is stored as a tensor."""
 FACTORIES = {kind.__name__: kind for kind in (bool, int, float, str, tuple, list, dict, set)}
+METADATA = "_metadata"
+"""Attribute in which torch keeps the versions of the modules' formats in the result of `state_dict()`."""
 _EXACT = {**SEQUENCES, **MAPPINGS}
 
 
@@ -279,6 +281,8 @@ class Encoder:
                 return (self._factory(value.default_factory), self._items(node.parts))
             case "namedtuple":
                 return (self._script.class_name(type(value)), self._items(node.parts), self._path_of(type(value)))
+            case "OrderedDict" if versions := _versions_of(value):
+                return (self._items(node.parts), versions)
         return self._items(node.parts)
 
     def _loader(self, loader: Any) -> Encoded:
@@ -374,6 +378,14 @@ class Encoder:
 
 def _is_factory(value: object) -> bool:
     return type(value) is type and value in FACTORIES.values()
+
+
+def _versions_of(weights: OrderedDict[Any, Any]) -> dict[str, dict[str, int]]:
+    """Return the versions of the modules' formats, which a `state_dict()` has as an attribute; {} without any."""
+    found = getattr(weights, METADATA, None)
+    if not isinstance(found, dict):
+        return {}
+    return {name: dict(of_module) for name, of_module in found.items() if set(map(type, of_module.values())) <= {int}}
 
 
 def _gradient_of(tensor: Tensor) -> tuple[Tensor, ...]:

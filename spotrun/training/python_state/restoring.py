@@ -30,7 +30,7 @@ from spotrun.training.python_state import stateful_objects, values
 from spotrun.training.python_state.arrays import array_of, fill_masked, new_masked
 from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import made_like
-from spotrun.training.python_state.encoding import FACTORIES, FORMAT
+from spotrun.training.python_state.encoding import FACTORIES, FORMAT, METADATA
 from spotrun.training.python_state.graph import CLOSURE, FLAGS, HOLDERS, cells_of
 from spotrun.training.python_state.kept_iterator import KeptIterator
 from spotrun.training.python_state.script import Script, is_name_of_python
@@ -289,6 +289,8 @@ class Restorer:
                 return (self._loader(content[0]), *content[1:])
             case "deque" | "defaultdict":
                 return self._items(content[1])
+            case "OrderedDict" if type(content) is tuple:
+                return self._items(content[0])
         return self._items(content)
 
     def _items(self, encoded: Any) -> list[Any]:
@@ -362,6 +364,8 @@ class Restorer:
                 base.clear(value)
                 for key, part in zip(parts[::2], parts[1::2], strict=True):
                     base.__setitem__(value, key, part)
+                if type(content) is tuple and kind == "OrderedDict":
+                    vars(value)[METADATA] = OrderedDict(content[1])
             case "array" | "mapped":
                 value[...] = array_of(*content)
             case "masked":
