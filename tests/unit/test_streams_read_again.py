@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from spotrun.training.data.loader import ExactLoader
 from spotrun.training.data.marks import mark_of
@@ -82,6 +82,37 @@ def test_value_that_the_training_itself_changes_is_seen() -> None:
     again = begun([1.0, 2.0, 3.0, 4.0], 1, one.state(0, 1, epoch_ended=False))
     iter(again.proxy)
     assert again.gave_others
+
+
+class Curriculum(Dataset):
+    def __init__(self) -> None:
+        self.level = 1.0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index * self.level])
+
+
+def test_persistent_workers_keep_the_dataset_that_they_copied() -> None:
+    """The training process changes it later: neither its own workers nor those of a resumed process see that."""
+
+    def process(state: dict[str, Any] | None, level: float) -> tuple[list[float], dict[str, Any] | None, Curriculum]:
+        data = Curriculum()
+        data.level = level
+        loader = DataLoader(Subset(data, range(4)), 4, num_workers=1, persistent_workers=True)
+        one = ExactLoader(loader, 1, 0, lambda _: PassStart(0, 0), lambda _: False)
+        one.resume(state)
+        read = next(iter(one.proxy))
+        data.level += 1
+        return read.view(-1).tolist(), one.state(0, 1, epoch_ended=True), data
+
+    first, state, _ = process(None, 1.0)
+    again, state_again, data = process(state, 2.0)
+    assert again == first == [0.0, 1.0, 2.0, 3.0]
+    assert state_again == state
+    assert data.level == 3.0
 
 
 def test_a_place_of_an_earlier_spotrun_is_not_compared() -> None:

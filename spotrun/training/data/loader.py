@@ -26,6 +26,8 @@ KEPT_STATES = 3
 Number of a stream's latest states that are kept. A single state would not suffice, because a framework may have read
 more batches than it has trained on. (Lightning reads one batch ahead if a loader has no length.)
 """
+IN_WORKERS = "in_workers"
+"""Entry of a loader's state with what its persistent workers still have (WorkerValues)."""
 READ_AHEAD = "by a batch of a stream that was read before the training came to it"
 
 
@@ -124,6 +126,9 @@ class ExactLoader:
         self._once = self.order is None and streams.is_read_once(loader)
         self._earlier: list[tuple[tuple[int, ...], int]] = []
         self._held: tuple[KeptPlaces, stream_attributes.Values] = ({}, {})
+        self._worker_values: stream_attributes.WorkerValues | None = None
+        if getattr(loader, "persistent_workers", False):
+            self._worker_values = stream_attributes.WorkerValues(loader)
         self.proxy = LoaderProxy(self._loader, self)
         self._waits = _Waits()
         self._ahead: Watch | None = None
@@ -153,6 +158,9 @@ class ExactLoader:
         Make the next pass continue a pass of an earlier process. `state` is what that process's loader returned from
         its method `state` during the pass.
         """
+        if state and self._worker_values is not None:
+            self._worker_values.saved = state.get(IN_WORKERS) or {}
+        state = {name: value for name, value in (state or {}).items() if name != IN_WORKERS}
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
         elif state:
@@ -163,6 +171,12 @@ class ExactLoader:
         Return the state that a new process needs to begin a pass after batch `batch` of epoch `epoch`. Return None if
         these two numbers are sufficient.
         """
+        position = self._position_after(epoch, batch, epoch_ended=epoch_ended)
+        if position is not None and self._worker_values is not None and (earlier := self._worker_values.earlier()):
+            position[IN_WORKERS] = earlier
+        return position
+
+    def _position_after(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, Any] | None:
         if self._current is None:
             return None
         if self.order is not None:
@@ -248,10 +262,14 @@ class ExactLoader:
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
         self._seed_pass(self._key)
-        begun = _HeldPass(iter(self._loader), self) if self.parts else _Pass(iter(self._loader))
+        begun = _HeldPass(self._iterate(), self) if self.parts else _Pass(self._iterate())
         if self.order is not None and self.order.is_drawn:
             generators.set_states(shared, before)
         return begun
+
+    def _iterate(self) -> Iterator[Any]:
+        with self._worker_values.put_back() if self._worker_values is not None else nullcontext():
+            return iter(self._loader)
 
     def _seed_pass(self, key: tuple[int, ...]) -> int:
         root = seeds.derive(self._seed, "pass", *key)
@@ -286,7 +304,7 @@ class ExactLoader:
     def _pass_once(self, stream: streams.Stream, key: tuple[int, ...]) -> _OncePass:
         stream.place[:] = stream.place.new_tensor(key)
         root = self._seed_pass(key)
-        return _OncePass(iter(self._loader), root, self._rank, None, number=0)
+        return _OncePass(self._iterate(), root, self._rank, None, number=0)
 
     def _count_cycle(self, start: PassStart) -> None:
         if not start.cycling:
@@ -305,14 +323,14 @@ class ExactLoader:
             self._load(stream.between, resumed.state)
             return _StreamPass(iter(()), root, self._rank, None, number=self._first)
         if resumed is None or resumed.state is None:
-            begun = _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=0)
+            begun = _StreamPass(self._iterate(), root, self._rank, stream.inside, number=0)
             with self._rereading() if self._first else nullcontext():
                 for _ in range(self._first):
                     next(begun, None)
             self._compare(begun, resumed)
             return begun
         self._load(stream.inside if self._first else stream.between, resumed.state)
-        return _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=self._first)
+        return _StreamPass(self._iterate(), root, self._rank, stream.inside, number=self._first)
 
     def _begin_with(self, resumed: StreamPosition | None) -> None:
         """
