@@ -140,6 +140,11 @@ def _all(optimizer: Any) -> Iterator[tuple[str, Any]]:
     yield from _held(optimizer, "", DEPTH)
 
 
+def with_wrapped(optimizers: Iterable[Any]) -> list[Any]:
+    """Return `optimizers` and those that they wrap, whose state a snapshot has with the state of the wrapper."""
+    return [each for optimizer in optimizers for _, each in _all(optimizer)]
+
+
 def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield the optimizers in the attributes of `optimizer`, including those in lists and mappings."""
     if not depth:

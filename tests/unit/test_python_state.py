@@ -130,6 +130,26 @@ def test_saved_weights_of_a_copy_have_the_same_bytes() -> None:
     assert of_each[0].getvalue() == of_each[1].getvalue()
 
 
+def test_an_optimizer_that_another_wraps_is_left_to_it() -> None:
+    """Its `load_state_dict` would give it parameter groups of its own, which the wrapper no longer shares."""
+
+    class Wrapper(SGD):
+        def __init__(self, inner: SGD) -> None:
+            super().__init__([torch.zeros(1)], 0.1)
+            self.inner, self.param_groups = inner, inner.param_groups
+
+    def process() -> Process:
+        made = Process()
+        made.script.inner = SGD(made.net.parameters(), 0.1)
+        made.optimizers = [Wrapper(made.script.inner)]
+        return made.begun()
+
+    first = process()
+    first.script.inner.param_groups[0]["lr"] = 0.5
+    resumed = process().resumed(first.image())
+    assert resumed.script.inner.param_groups is resumed.optimizers[0].param_groups
+
+
 def test_what_hooks_keep_comes_back() -> None:
     """As a hook that clips gradients by a running norm, which it keeps in its closure."""
 

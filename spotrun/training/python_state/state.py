@@ -12,6 +12,7 @@ import torch
 from spotrun.training.data.loader import is_indexed
 from spotrun.training.framework import Framework, State
 from spotrun.training.hooks import Stage
+from spotrun.training.optimizer_parts import with_wrapped
 from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import Copies
 from spotrun.training.python_state.encoding import Encoder, UntrackedChange
@@ -200,7 +201,7 @@ class PythonState:
 
     def _walk(self, before: Before | None) -> Walk:
         framework, roots = self._framework, self._framework.roots()
-        others: Sequence[Any] = [*framework.optimizers, *framework.loggers, *framework.own_objects]
+        others: Sequence[Any] = [*with_wrapped(framework.optimizers), *framework.loggers, *framework.own_objects]
         rooted = set(map(id, roots.values()))  # a logger of the script's class is a root
         stops = {id(one): one for one in others if id(one) not in rooted}
         walk = Walk(self._script, self._stops | stops, before)
