@@ -81,8 +81,9 @@ class WorkerValues:
 
     def earlier(self) -> Values:
         """Return the workers' values of those attributes that the training process has changed."""
+        found = ((path, now) for path, _, _, now in _found(self._loader))
         copied = self._copied or {}
-        return {path: copied[path] for path, _, _, now in _found(self._loader) if path in copied and copied[path] != now}
+        return {path: copied[path] for path, now in found if path in copied and copied[path] != now}
 
 
 def _found(stream: object) -> Iterator[tuple[str, object, str, Any]]:
