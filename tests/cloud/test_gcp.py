@@ -77,19 +77,6 @@ def alive(cloud: GcpDriver) -> list[str]:
 # -- launching ---------------------------------------------------------------------------------------------------------
 
 
-def test_g1_p24_an_instance_that_exists_although_its_identity_was_refused_is_ended(
-    gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
-) -> None:
-    gce.project.timings.boot = timedelta()
-    gce.fail(INSERT, answers.Failure("SERVICE_ACCOUNT_ACCESS_DENIED", "oops", 400, keeps=True))
-    with pytest.raises(CloudError, match="oops"):
-        cloud.launch(request(offered(cloud)))
-    clock.advance(120)
-    gce.project.settle()
-    assert gce.project.vms == {}
-    assert alive(cloud) == []
-
-
 def test_g1_an_instance_that_its_launch_found_there_already_is_the_one_that_is_wanted_and_not_ended(
     gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
@@ -100,8 +87,8 @@ def test_g1_an_instance_that_its_launch_found_there_already_is_the_one_that_is_w
     assert alive(cloud) == [launched.instance_id]
 
 
-@pytest.mark.parametrize("code", ["INTERNAL_ERROR", "QUOTA_EXCEEDED"])
-def test_g1_an_instance_that_starts_although_its_launch_failed_is_kept(
+@pytest.mark.parametrize("code", ["INTERNAL_ERROR", "QUOTA_EXCEEDED", "SERVICE_ACCOUNT_ACCESS_DENIED"])
+def test_g1_p24_an_instance_that_starts_although_its_launch_failed_is_kept(
     code: str, gce: GoogleServer, cloud: GcpDriver, clock: ManualClock
 ) -> None:
     gce.project.timings.boot = timedelta()

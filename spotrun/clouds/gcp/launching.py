@@ -74,7 +74,7 @@ class Launching:
             try:
                 row = self._row(request, name)
                 is_denied, is_own = isinstance(error, IDENTITY_DENIED), row.get("id") == operation.get("targetId")
-                if not is_denied and is_own and row.get("status") in _HAS_CAPACITY:
+                if is_own and row.get("status") in _HAS_CAPACITY:
                     return  # the error did not keep Google from starting the instance
                 # Without `is_own`, another runner has repeated a denied launch, and the instance is that runner's.
                 if not is_denied or is_own:
