@@ -21,9 +21,10 @@ from spotrun.training.data.data_order import ExactOrder, weights_of
 from spotrun.training.data.samplers import Samplers
 from spotrun.training.ddp_buckets import ddps_of
 from spotrun.training.elastic.buffers import Buffers, spread
-from spotrun.training.elastic.mean_gradients import MeanGradients
+from spotrun.training.elastic.mean_gradients import MeanGradients, SparseGradient
 from spotrun.training.elastic.means import DifferentCalls, Means
 from spotrun.training.elastic.micro_guard import COLLECTIVE, rejected
+from spotrun.training.elastic.refusals import SPARSE
 from spotrun.training.elastic.replicas import Replicas
 from spotrun.training.elastic.virtual_ranks import Share
 from spotrun.training.trace.of_framework import FrameworkTrace
@@ -77,8 +78,7 @@ class ElasticSteps:
         self._seeds = seeds
         self._trace = trace
         self._refuse = refuse
-        self._parameters: list[nn.Parameter] = []
-        self._gradients: MeanGradients | None = None
+        self._gradients = MeanGradients(framework.module, share)
         self._buffers = Buffers(framework.module, share)
         self._means = Means(share, _device(framework.module))
         self._replicas = Replicas(share, _device(framework.module))
@@ -126,8 +126,7 @@ class ElasticSteps:
             self._refuse(
                 f"loop.micro_batches got a {type(batch).__name__}", "give it a batch of loop.batches, or nothing"
             )
-        gradients = self._mean_gradients()
-        gradients.begin()
+        self._gradients.begin()
         self._buffers.begin()
         self._means.begin()
         downwards = self._share.downwards
@@ -148,10 +147,12 @@ class ElasticSteps:
                 raise
             if self._trace is not None:
                 self._trace.micro_batch_ends(virtual)
-            self._refuse_sparse()
-            gradients.take(virtual, weights[virtual])
+            try:
+                self._gradients.take(virtual, weights[virtual])
+            except SparseGradient:
+                self._refuse(*SPARSE)
         self._virtual = None
-        self._has_gradients |= gradients.end()
+        self._has_gradients |= self._gradients.end()
         self._buffers.spread()
         try:
             self._means.end(weights)
@@ -175,7 +176,7 @@ class ElasticSteps:
             self._refuse(
                 "an optimizer steps within a micro-batch", "call optimizer.step() after the loop over the micro-batches"
             )
-        if not self._has_gradients and any(each.grad is not None for each in self._parameters):
+        if not self._has_gradients and any(each.grad is not None for each in self._gradients.parameters):
             self._refuse(
                 "the script calls backward() outside of the micro-batches",
                 "call loss.backward() within `for … in loop.micro_batches(batch):`",
@@ -210,16 +211,6 @@ class ElasticSteps:
         self._calls = self._calls + 1 if batch == self._batch else 0
         self._batch = batch
         return *batch, self._calls
-
-    def _mean_gradients(self) -> MeanGradients:
-        trained = [each for each in self._framework.module.parameters() if each.requires_grad]
-        if self._gradients is None or list(map(id, trained)) != list(map(id, self._parameters)):
-            self._parameters, self._gradients = trained, MeanGradients(trained, self._share)
-        return self._gradients
-
-    def _refuse_sparse(self) -> None:
-        if any(each.grad is not None and each.grad.layout is not torch.strided for each in self._parameters):
-            self._refuse("the job is elastic, and a gradient is sparse", "make the nn.Embedding with sparse=False")
 
     def _reject(self, name: str) -> NoReturn:
         if name not in COLLECTIVE:

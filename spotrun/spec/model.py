@@ -882,9 +882,9 @@ class RunSpec(Model):
         given, least = self.elastic.virtual_ranks, self.num_nodes * self._gpus
         if given is None and least == 1:
             yield Unreadable("is missing", "write into how many parts to divide a batch: 4", at=_VIRTUAL_RANKS)
-        elif given is not None and given < self.num_nodes:
-            advice = f"write at least {self.num_nodes}, or fewer num_nodes"
-            yield Unreadable(f"is less than num_nodes, which is {self.num_nodes}", advice, at=_VIRTUAL_RANKS)
+        elif given is not None and given < least:
+            several = f"{least} GPUs" if self._gpus > 1 else f"{least} instances"
+            yield Unreadable(f"is too few for {several} of this job", f"write at least {least}", at=_VIRTUAL_RANKS)
 
     @property
     def virtual_ranks(self) -> int | None:

@@ -66,7 +66,7 @@ def require_worlds_fit(spec: RunSpec, plan: KillPlan) -> None:
     if spec.virtual_ranks is None:
         raise SpecInvalid(
             "--worlds changes the number of processes, and the job is not elastic",
-            hint=f"add elastic: {{virtual_ranks: {most}}}, and use loop.micro_batches (docs/elastic.md)",
+            hint=f"add elastic: {{virtual_ranks: {most}}}, and see docs/elastic.md for what the script needs",
         )
     if spec.num_nodes > 1:
         raise SpecInvalid(

@@ -126,7 +126,11 @@ def compare(
     resumes = sum(kill.resumed_from > 0 for kill in kills)
     outside = scope.written_outside(straight.ranks, interrupted.ranks)
     names = [f"{one.place} ({one.what})" for one in interrupted.not_carried]
-    evidence = Evidence(resumes, names, outside, varies=again is None)
+    cause = None
+    if found.first is not None and worlds:
+        cause = of_processes(found.first.kind)
+    elif found.first is not None:
+        cause = likely_cause(found.first, Evidence(resumes, names, outside, varies=again is None))
     return Verification(
         identical=found.first is None and resumes > 0,
         steps=straight.trace.steps,
@@ -134,7 +138,7 @@ def compare(
         batches_redone=interrupted.trace.batches_redone(),
         resumes_from_checkpoint=resumes,
         differences=found,
-        likely_cause=None if found.first is None else PROCESSES if worlds else likely_cause(found.first, evidence),
+        likely_cause=cause,
         compared=(*scope.compared(straight.ranks), *files.compared()),
         not_compared=(
             *(NotCompared(str(each.name), "it is the number of processes") for each in sizes),
@@ -152,10 +156,23 @@ def compare(
     )
 
 
-PROCESSES = (
-    "the training depends on the number of processes: on the rank or the world size, or on a count, a sum or a "
-    "generator that changes in each micro-batch"
+_OF_PROCESSES = {
+    DifferenceKind.SAMPLES: "the choice of samples depends on the rank or on the number of processes",
+    DifferenceKind.DATA: (
+        "the content of a micro-batch depends on the process that reads it: on its rank, or on a count, a cache or a "
+        "generator that changes with each sample or micro-batch that it reads"
+    ),
+    DifferenceKind.LR: "the learning rate depends on the number of processes: reckon it from the virtual ranks",
+}
+_OF_ANY_PROCESSES = (
+    "the training depends on the number of processes: on the rank or the world size, or on a count, a sum, a queue or "
+    "a generator that changes in each micro-batch"
 )
+
+
+def of_processes(kind: DifferenceKind) -> str:
+    """Return the likely cause if trainings with other numbers of processes differ first in something of this kind."""
+    return _OF_PROCESSES.get(kind, _OF_ANY_PROCESSES)
 
 
 def is_the_world(found: Difference, worlds: tuple[int, ...]) -> bool:

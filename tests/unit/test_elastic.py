@@ -301,7 +301,7 @@ def test_command_with_a_state_is_not_elastic(tmp_path: Any) -> None:
     ("more", "message"),
     [
         ({"elastic": "{min_nodes: 3}", "num_nodes": 2}, "is more than num_nodes, which is 2"),
-        ({"elastic": "{virtual_ranks: 3}", "num_nodes": 4}, "is less than num_nodes, which is 4"),
+        ({"elastic": "{virtual_ranks: 3}", "num_nodes": 4}, "is too few for 4 instances of this job"),
         ({"elastic": "{min_nodes: 1}"}, "elastic.virtual_ranks: is missing"),
         ({"elastic": "{virtual_ranks: 2, promise: samples}"}, "elastic.promise"),
     ],

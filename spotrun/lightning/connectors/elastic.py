@@ -17,15 +17,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from spotrun.training.by_name import is_a
 from spotrun.training.data.data_order import changed, order_of, weights_of
 from spotrun.training.elastic.buffers import Buffers, spread
-from spotrun.training.elastic.mean_gradients import MeanGradients
+from spotrun.training.elastic.mean_gradients import MeanGradients, SparseGradient
 from spotrun.training.elastic.means import DifferentCalls, Means
 from spotrun.training.elastic.micro_guard import COLLECTIVE, rejected
+from spotrun.training.elastic.refusals import SPARSE
 from spotrun.training.elastic.replicas import Replicas
 from spotrun.training.elastic.virtual_ranks import Share
 from spotrun.training.framework import Framework, Problem
@@ -99,8 +100,7 @@ class ElasticSteps:
         self._share = share
         self._fit = fit
         self._module: Any = trainer.lightning_module
-        self._parameters: list[nn.Parameter] = []
-        self._gradients: MeanGradients | None = None
+        self._gradients = MeanGradients(self._module, share)
         self._buffers = Buffers(self._module, share)
         self._virtual: int | None = None
         self._weights: Mapping[int, float] = {}
@@ -168,8 +168,7 @@ class ElasticSteps:
         samples = len(order.indices(place[1]))
         self._weights = weights_of(samples, self._share.total)
         self._samples_of_first = -(-samples // self._share.total)
-        gradients = self._mean_gradients()
-        gradients.begin()
+        self._gradients.begin()
         self._buffers.begin()
         self._means.begin()
         counts = self._counts()
@@ -185,7 +184,7 @@ class ElasticSteps:
             moved = batch if last and not self._changes_batches() else self._moved(part)
             with rejected(self._reject):
                 if last:
-                    gradients.put_back()
+                    self._gradients.put_back()
                 output = original(moved, *rest)
                 loss = output.get("loss") if isinstance(output, Mapping) else output
                 if loss is None:
@@ -216,28 +215,22 @@ class ElasticSteps:
 
     def _backward(self, original: Callable[..., Any], loss: Tensor, module: Any, optimizer: Any, *rest: Any) -> Any:
         """Compute the gradients of the last micro-batch, and then the means."""
-        gradients = self._mean_gradients()
-        gradients.begin()
+        self._gradients.begin()
         with rejected(self._reject):
             original(loss, module, optimizer, *rest)
         self._take(self._share.downwards[-1])
-        gradients.end()
+        self._gradients.end()
         self._buffers.spread()
         self._fit.seed_all_at("micro-batches end", *self._place())
 
     def _take(self, virtual: int) -> None:
-        if any(each.grad is not None and each.grad.layout is not torch.strided for each in self._parameters):
-            self._fit.refuse("the job is elastic, and a gradient is sparse", "make the nn.Embedding with sparse=False")
-        self._mean_gradients().take(virtual, self._weights[virtual])
+        try:
+            self._gradients.take(virtual, self._weights[virtual])
+        except SparseGradient:
+            self._fit.refuse(*SPARSE)
 
     def _place(self) -> tuple[int, int]:
         return self._framework.epoch, self._framework.batch - 1  # Lightning has counted the batch
-
-    def _mean_gradients(self) -> MeanGradients:
-        trained = [each for each in self._module.parameters() if each.requires_grad]
-        if self._gradients is None or list(map(id, trained)) != list(map(id, self._parameters)):
-            self._parameters, self._gradients = trained, MeanGradients(trained, self._share)
-        return self._gradients
 
     def _moved(self, part: Any) -> Any:
         """Move a micro-batch to the device, as Lightning moves a batch."""

@@ -9,7 +9,7 @@ all-reduce.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -23,25 +23,39 @@ BUCKET_BYTES = 25 << 20
 """Maximum bytes of the gradients that are exchanged at once. It bounds the memory of the exchange."""
 
 
+class SparseGradient(Exception):
+    """Raised for a gradient that cannot be exchanged, because it is sparse."""
+
+
 class MeanGradients:
     """
-    The mean gradients of `parameters`. In each step, call `begin`, then `take` after the backward pass of each of this
-    process's virtual ranks, then `end`. All processes call `end` together.
+    The mean gradients of those parameters of `module` that are trained. In each step, call `begin`, then `take` after
+    the backward pass of each of this process's virtual ranks, then `end`. All processes call `end` together.
 
     A gradient that a parameter already had at `begin` is added to the mean: the script accumulates gradients over
     several batches. Within a step, `put_back` gives the parameters these gradients for a while, until `begin` is called
     again.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], share: Share) -> None:
+    def __init__(self, module: nn.Module, share: Share) -> None:
+        self._module = module
+        self._share = share
+        self.parameters: list[nn.Parameter] = []
+        """The parameters that were trained in the newest step."""
+        self._groups: list[_Group] = []
+
+    def begin(self) -> None:
+        trained = [each for each in self._module.parameters() if each.requires_grad]
+        if list(map(id, trained)) != list(map(id, self.parameters)):
+            self.parameters, self._groups = trained, self._grouped(trained)
+        for group in self._groups:
+            group.begin()
+
+    def _grouped(self, parameters: Sequence[nn.Parameter]) -> list[_Group]:
         groups: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
         for parameter in parameters:
             groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-        self._groups = [_Group(group, share) for group in groups.values()]
-
-    def begin(self) -> None:
-        for group in self._groups:
-            group.begin()
+        return [_Group(group, self._share) for group in groups.values()]
 
     def put_back(self) -> None:
         for group in self._groups:
@@ -51,7 +65,12 @@ class MeanGradients:
         """
         Take the gradients of the virtual rank that has just been trained from the parameters. `weight` is the number of
         its samples, divided by the mean number over all virtual ranks.
+
+        Raises:
+            SparseGradient: a gradient is sparse.
         """
+        if any(each.grad is not None and each.grad.layout is not torch.strided for each in self.parameters):
+            raise SparseGradient
         for group in self._groups:
             group.take(virtual_rank, weight)
 

@@ -12,6 +12,9 @@ KEY = "virtual_ranks"
 """Entry of an elastic training's checkpoints with the number of its virtual ranks."""
 
 
+SPARSE = Problem("the job is elastic, and a gradient is sparse", "make the nn.Embedding with sparse=False")
+
+
 def of_training(framework: str, share: Share | None) -> Problem | None:
     """Return why this training cannot be elastic; None if it can, or if its job is not elastic."""
     if share is None:
