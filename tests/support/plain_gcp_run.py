@@ -10,10 +10,8 @@ from spotrun.clock import Clock
 from spotrun.clouds.gcp.calls import Google
 from spotrun.clouds.gcp.config import GcpConfig
 from spotrun.clouds.gcp.driver import GcpDriver
-from spotrun.clouds.gcp.error_codes import ERRORS_BY_CODE, IDENTITY_DENIED
 from spotrun.clouds.gcp.run_accounts import RunAccounts
 from spotrun.clouds.guards import NoGuards
-from spotrun.errors import CloudError
 from spotrun.run.billing import gcp_rule
 from tests.support.gce_answers import Failure
 from tests.support.gce_launches import CONFIG
@@ -56,14 +54,3 @@ class PlainGcpRun(PlainRun):
         fault = Fault(self.clock, call, seconds)
         self.google.fault = lambda asked: error if fault.holds(asked) else None
         return fault
-
-    @property
-    def rented_in_vain(self) -> int:
-        operations = self.google.project.operations.known(self.clock.now())
-        failed = [each.failure for each in operations if each.kind == "insert" and each.failure is not None]
-        return sum(map(_is_ended, failed))
-
-
-def _is_ended(failure: Failure) -> bool:
-    """What is there, although its launch failed because of its identity."""
-    return failure.keeps and issubclass(ERRORS_BY_CODE.get(failure.code, (CloudError, None))[0], IDENTITY_DENIED)

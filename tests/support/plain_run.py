@@ -179,11 +179,6 @@ class PlainRun(MemoryRun):
     def is_made_to(self, call: str, *, at_first: bool = False) -> None:
         """Be so that a runner makes this call at all, at its next launch or `at_first`."""
 
-    @property
-    def rented_in_vain(self) -> int:
-        """How many instances were there although the cloud said that their launch had failed."""
-        return 0
-
     # -- runners -----------------------------------------------------------------------------------------------------
 
     def new_runner(self) -> Runner:
