@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from spotrun.account.gang_sizes import OfSize, by_size, intervals
 from spotrun.account.gaps import Gap, gaps
 from spotrun.account.losses import Loss, losses
 from spotrun.account.outcome import completed_epochs, is_plain, outcome
@@ -95,6 +96,7 @@ class RunSummary:
     if the training reports no steps. `time_scale` is the ratio of run time to system time. `work` identifies the
     training, so that runs of the same training can be compared. `gaps` are the parts of the training's state that
     change but are in no checkpoint. `unseen` is the range of the cost if no runner saw how some instances ended.
+    `by_members` has the training and the cost by the number of members that trained, if this number has changed.
     `assumptions` states in one line what the figures are based on. `caveats` are those of the assumptions that hold for
     this run and not for most others.
     """
@@ -116,6 +118,7 @@ class RunSummary:
     work: Work
     gaps: tuple[Gap, ...]
     unseen: UnseenEnds | None
+    by_members: tuple[OfSize, ...]
     assumptions: str
     caveats: tuple[str, ...]
 
@@ -168,6 +171,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         work=work_of(state, len(epochs)),
         gaps=gaps(state),
         unseen=unseen,
+        by_members=by_size(intervals(state, now)),
         assumptions=assumptions(state, unseen),
         caveats=tuple(caveats(state, unseen)),
     )

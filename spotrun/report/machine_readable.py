@@ -33,7 +33,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
 
     `unfinished` contains the cost and time that belong to no completed epoch. Even in a completed run they are not
     zero, because the run takes some time to end after its last epoch. Only a run of which no runner saw how some
-    instances ended has `least_usd` and `most_usd`, between which its cost lies.
+    instances ended has `least_usd` and `most_usd`, between which its cost lies. Only a gang that has trained with
+    different numbers of members has `by_members`.
     """
     return json_object(
         run=summary.run,
@@ -47,6 +48,7 @@ def report(summary: RunSummary) -> dict[str, Any]:
         setups=[setup_figures(attempt, setup) for attempt, setup in summary.setups.items()],
         not_carried=for_programs(summary.gaps),
         **cost_range(summary),
+        **of_sizes(summary),
         assumptions=plain(summary.assumptions),
     )
 
@@ -55,6 +57,12 @@ def cost_range(summary: RunSummary) -> dict[str, Decimal]:
     """Return the lowest and the highest possible cost of the run; {} if its cost is known."""
     unseen = summary.unseen
     return {} if unseen is None else {"least_usd": unseen.least_usd, "most_usd": unseen.most_usd}
+
+
+def of_sizes(summary: RunSummary) -> dict[str, Any]:
+    """Return the training and the cost by the number of members that trained; {} if this number never changed."""
+    rows = [{"members": each.members, "productive_s": each.productive, "usd": each.usd} for each in summary.by_members]
+    return {"by_members": rows} if rows else {}
 
 
 def figures(account: Account) -> dict[str, Any]:

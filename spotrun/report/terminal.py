@@ -8,6 +8,7 @@ from datetime import timedelta
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from spotrun.account.gang_sizes import OfSize
 from spotrun.account.losses import Loss
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
@@ -34,6 +35,7 @@ from spotrun.report.tables import (
 from spotrun.report.why import capacity_text
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import Cause, SetUp
+from spotrun.units import count_of
 
 ASSUMPTIONS = "What these figures assume: docs/bill.md; for this run: --html or --json."
 LOSSES_SHOWN = 20
@@ -66,6 +68,7 @@ def report(summary: RunSummary, machines: Sequence[TypeUse] = (), calls: RunnerC
         Text(verdict(summary)),
         *([Text(at_home(summary))] if summary.total.own_paid else []),
         *([Text(goodput(summary))] if summary.total.goodput is not None else []),
+        *([Text(f"{by_members(summary.by_members)}.")] if summary.by_members else []),
         *([] if calls is None else [Text(runner_calls.in_words(calls))]),
         *(Text(f"Not exact: {in_words(gap)}.") for gap in for_programs(summary.gaps)),
         *(Text(f"Note: {plain(each)}.") for each in summary.caveats),
@@ -179,6 +182,16 @@ def goodput(summary: RunSummary) -> str:
     paid = f"Goodput {percent(total.goodput)}: {trained} of {short_duration(total.paid)} paid"
     hour, what = total.usd_per_productive_hour, "a kept hour" if summary.plain else "an hour of training"
     return f"{paid}." if hour is None else f"{paid}, {dollars(hour)} {what}."
+
+
+def by_members(sizes: Sequence[OfSize]) -> str:
+    """Return a text such as `4 members trained for 1h05m ($3.20), 2 members for 10m00s ($0.30)`."""
+    parts = [
+        f"{count_of(each.members, 'member')}{'' if number else ' trained'} for {short_duration(each.productive)} "
+        f"({dollars(each.usd)})"
+        for number, each in enumerate(sizes)
+    ]
+    return ", ".join(parts)
 
 
 def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]) -> FiguresTable:

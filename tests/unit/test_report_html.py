@@ -21,9 +21,12 @@ from spotrun.report.html.made_with import job_yaml
 from spotrun.report.html.metric import at_commits, over_time, points, training_loss
 from spotrun.report.html.page import POINTS
 from spotrun.report.html.prices import price_curve
+from spotrun.report.terminal import by_members
 from spotrun.run.events import Revision
+from spotrun.run.gang import Layout
 from spotrun.spec.model import RunSpec
 from spotrun.spec.yaml import read_yaml
+from tests.support.gang_history import GangHistory
 from tests.support.histories import START, History, random_runs
 from tests.support.parsed_page import Page
 from tests.support.report_samples import HOSTILE, compared, hostile, learning, report_page, stormy
@@ -352,3 +355,27 @@ def test_overlap_is_when_two_instances_are_there():
         return START + timedelta(minutes=minutes)
 
     assert overlaps([(at(0), at(10)), (at(8), at(20)), (at(20), at(30))]) == [(at(8), at(10))]
+
+
+def test_an_elastic_gang_has_its_sizes_with_their_time_and_cost():
+    """Four are paid for an hour and a restore of 15 s, and two of them for half an hour more."""
+    history = GangHistory(4, least=2)
+    names = history.training_gang(4)
+    assert summarise(history.state, history.now).by_members == ()
+    history.after(3600).commit_shards(layout=Layout.REPLICATED)
+    for name in names[2:]:
+        history.lost(name)
+    history.ready(*names[:2])
+    history.start_gang(names[:2])
+    history.meet()
+    history.training()
+    summary = summarise(history.after(1800).state, history.now)
+    assert [(each.members, each.productive, each.usd) for each in summary.by_members] == [
+        (4, timedelta(hours=1), Decimal("1.446")),
+        (2, timedelta(minutes=30), Decimal("0.36")),
+    ]
+    said = "4 members trained for 1h00m ($1.4460), 2 members for 30m00s ($0.3600)"
+    assert by_members(summary.by_members) == said
+    assert said in Page(report_page(history)).texts["p"]
+    half = {"members": 2, "productive_s": 1800.0, "usd": "0.360000000"}
+    assert machine_readable.report(summary)["by_members"][1] == half

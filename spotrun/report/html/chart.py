@@ -30,12 +30,17 @@ class Scale:
         return 100 * min(1.0, max(0.0, (moment - self.start) / whole))
 
 
+def scale_of(state: RunState, now: datetime) -> Scale:
+    """Return the scale of drawings of the whole run, as of `now`."""
+    return Scale(state.created_at, account_end(state, now))
+
+
 def chart(state: RunState, now: datetime) -> Markup:
     """
     Draw the run over time. There is one row for the run's activity, one for commits and notices, one for the times at
     which two instances overlapped (if there were any), and one for each zone and capacity type.
     """
-    scale = Scale(state.created_at, account_end(state, now))
+    scale = scale_of(state, now)
     lanes = _lanes(state, scale.end)
     drawn = list(lanes.items())[:LANES_MAX]
     overlap = overlaps(stretch for stretches in lanes.values() for stretch in stretches)

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from spotrun.account.gang_sizes import intervals
 from spotrun.account.summary import bill_series, summarise
 from spotrun.folder.machine_use import TypeUse
 from spotrun.folder.run_calls import RunnerCalls
 from spotrun.report import runner_calls
 from spotrun.report.html import listings
 from spotrun.report.html import metric as drawing
-from spotrun.report.html.chart import chart
+from spotrun.report.html.chart import chart, scale_of
 from spotrun.report.html.costs import cumulative, downtime, epoch_costs
 from spotrun.report.html.document import document
+from spotrun.report.html.gang_sizes import TITLE as TITLE_OF_SIZES
+from spotrun.report.html.gang_sizes import gang_sizes
 from spotrun.report.html.made_with import made_with
 from spotrun.report.html.markup import Markup, element, join, section
 from spotrun.report.html.prices import price_curve
@@ -57,6 +60,7 @@ def page(
         listings.glance(summary),
         section("Course of the run", chart(state, now), listings.attempts(state)),
         *([section(losses_title(summary), listings.losses(summary))] if summary.losses else []),
+        *_members(state, now),
         section(f"Cost per epoch{prices}", epoch_costs(summary.epochs), listings.epochs(summary)),
         section(f"{bill} against all on demand{prices}", cumulative(bill_series(state, now, POINTS))),
         section(f"Price of an hour{prices}", price_curve(state, now)),
@@ -71,6 +75,12 @@ def page(
         element("p", f"Assumptions: {summary.assumptions}", class_="soft"),
     )
     return document(headline(summary), body, live=live is not None)
+
+
+def _members(state: RunState, now: datetime) -> list[Markup]:
+    """Return a section with the number of members that trained; none if this number never changed."""
+    found = intervals(state, now)
+    return [section(TITLE_OF_SIZES, gang_sizes(found, scale_of(state, now), state.created.size))] if found else []
 
 
 def _metric(state: RunState, now: datetime, metric: str, prices: str) -> Markup:
