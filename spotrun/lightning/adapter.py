@@ -60,6 +60,7 @@ class LightningFramework(Position, Loaders):
         self.loss: Any = None
         self.passes_before = 0
         self.way_out = WAY_OUT
+        self.takes_whole_batches = True
 
     @cached_property
     def _loops(self) -> Loops:

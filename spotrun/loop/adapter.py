@@ -46,6 +46,7 @@ class LoopFramework:
     name, version = "loop", __version__
     way_out = "give Loop the same models, optimizers and data as before: the run's checkpoints fit no others"
     steps_optimizers = True
+    takes_whole_batches = False
     leaves_gradients = True
     averages: Mapping[str, nn.Module] = MappingProxyType({})
     base: Mapping[str, str] = MappingProxyType({})

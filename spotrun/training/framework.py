@@ -65,6 +65,10 @@ class Framework(Protocol):
     rank: int
     ranks: int
     """Number of processes that train together."""
+    takes_whole_batches: bool
+    """
+    True if the framework gets the micro-batches of a batch at once, and not one after another as the script reads them.
+    """
     way_out: str
     """Advice for a user whose resumed training has a different model or optimizers from those in its checkpoint."""
 

@@ -58,6 +58,7 @@ class TransformersFramework(TrainerLoop):
     own_attributes = frozenset({"warnings_issued"})
     loggers: Sequence[Any] = ()
     steps_optimizers = True
+    takes_whole_batches = True
     cycles = False
     passes_before = 0
     way_out = "train with the same script, model and arguments that made the checkpoint"

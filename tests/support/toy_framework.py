@@ -174,6 +174,7 @@ class ToyFramework:
     steps_optimizers = True
     leaves_gradients = False
     passes_before = 0
+    takes_whole_batches = True
     way_out = "train with the toy of before"
     averages: Mapping[str, nn.Module] = MappingProxyType({})
     base: Mapping[str, str] = MappingProxyType({})

@@ -7,11 +7,11 @@ Lightning has no public hook for that, so this module wraps methods of the loop 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from spotrun.training.hooks import Hooks, Stage
+from spotrun.training.taps import Taps
 
 
 class Loops:
@@ -30,7 +30,7 @@ class Loops:
         self._loaded_at: dict[str, int] = {}
         self._begins_epoch = False
         self._lag = 0
-        self._tapped: list[tuple[object, str]] = []
+        self._taps = Taps()
 
     def open(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -43,15 +43,11 @@ class Loops:
             (self._fit, "on_advance_end", self._on_epoch_end),
             (self._fit, "on_run_end", self._on_run_end),
         ):
-            setattr(loop, name, _around(function, getattr(loop, name)))
-            self._tapped.append((loop, name))
+            self._taps.around(loop, name, function)
 
     def close(self) -> None:
         self._lag_again()
-        for loop, name in self._tapped:
-            with suppress(AttributeError):
-                delattr(loop, name)
-        self._tapped = []
+        self._taps.close()
 
     def forget_loading(self) -> None:
         """
@@ -250,7 +246,3 @@ def _all_loops(loop: Any) -> Iterator[Any]:
 def _is_of_script(function: Any) -> bool:
     package = function.__module__.partition(".")[0]
     return package not in ("lightning", "pytorch_lightning", "spotrun")
-
-
-def _around(function: Callable[..., None], original: Callable[..., None]) -> Callable[..., None]:
-    return lambda *args: function(original, *args)

@@ -78,9 +78,15 @@ class TrainingData:
         if is_indexed(loader) and not _has_length(loader):
             reason = "the training DataLoader's sampler has no length"
             unsupported.reject(self._agent, reason, "give the sampler a __len__")
-        holds = self._framework.name != "loop"
         made = ExactLoader(
-            loader, self._seed, rank, self._train_start, self._is_carried, self._share, holds, self._rereading
+            loader,
+            self._seed,
+            rank,
+            self._train_start,
+            self._is_carried,
+            self._share,
+            self._framework.takes_whole_batches,
+            self._rereading,
         )
         if late and made.order is not None:
             made.order.samplers.made_late()
