@@ -171,7 +171,10 @@ class LoopFramework:
     ) -> None:
         self._loaded = {"asked": state[SCHEDULERS], "counters": rest["counters"]}
         self._misfit = _first_difference(rest["kinds"], self.given.kinds(), "a")
-        self._misfit = self._misfit or _first_difference(rest["shapes"], self.given.shapes(), "weights of shape")
+        now = self.given.shapes()
+        both = rest["shapes"].keys() & now.keys()  # the others are in parts of the model, which are compared later
+        shapes = ({name: each[name] for name in each if name in both} for each in (rest["shapes"], now))
+        self._misfit = self._misfit or _first_difference(*shapes, "weights of shape")
         self.step, self.batch = state[STEP], place.batch
         self._before_pass = rest.get("before_pass", {})  # snapshots of earlier versions have none
         self.epoch = place.epoch + place.epoch_ended

@@ -50,7 +50,8 @@ def _flat(state: Any) -> Any:
 def load(module: torch.nn.Module, state: State) -> None:
     parts = list(module.named_modules())
     for name, value in state["buffers"].items():
-        weights.put_buffer(module, name.removeprefix("."), value)  # a buffer of `module` itself is called ".name"
+        whole = name.removeprefix(".")  # a buffer of `module` itself is called ".name"
+        weights.put_buffer(module, whole, value, persistent=False)
     metrics = dict(_metrics(parts))
     for name, saved in state["metrics"].items():
         metric: Any = metrics[name]

@@ -381,8 +381,11 @@ def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:
 
 
 @torch.no_grad()
-def put_buffer(module: nn.Module, name: str, value: Tensor) -> None:
-    """Copy `value` into the existing buffer if shape and type are equal; otherwise create a new buffer."""
+def put_buffer(module: nn.Module, name: str, value: Tensor, *, persistent: bool = True) -> None:
+    """
+    Copy `value` into the existing buffer if shape and type are equal; otherwise create a new buffer. `persistent` is
+    False for a buffer that `state_dict()` leaves out.
+    """
     owner, leaf = _owner(module, name)
     now = owner._buffers.get(leaf)
     if now is not None and (now.shape, now.dtype) == (value.shape, value.dtype):
@@ -390,5 +393,5 @@ def put_buffer(module: nn.Module, name: str, value: Tensor) -> None:
         return
     if leaf not in owner._buffers:
         vars(owner).pop(leaf, None)
-        owner.register_buffer(leaf, None)
+        owner.register_buffer(leaf, None, persistent=persistent)
     owner._buffers[leaf] = value.to(_device(module) if now is None else now.device, copy=True)
