@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.stateful_objects import load_scaler
 from spotrun.training.revival import revived
+from spotrun.training.taps import Taps
 from spotrun.training.tensors import owned
 from spotrun.training.weights import Weights
 from spotrun.version import __version__
@@ -90,6 +92,7 @@ class LoopFramework:
         self._before_pass: dict[str, str] = {}
         self._other: list[UntrackedChange] = []
         self._handles: list[Any] = []
+        self._taps = Taps()
 
     def _variables(self) -> dict[str, Any]:
         """
@@ -226,8 +229,17 @@ class LoopFramework:
 
     def open(self, hooks: Hooks) -> None:
         for optimizer in self.optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(lambda *_: self._step_begins(hooks)))
-            self._handles.append(optimizer.register_step_post_hook(lambda *_: self._steps()))
+            try:
+                self._handles.append(optimizer.register_step_pre_hook(lambda *_: self._step_begins(hooks)))
+                self._handles.append(optimizer.register_step_post_hook(lambda *_: self._steps()))
+            except AttributeError:  # its class does not call Optimizer.__init__, as some wrappers
+                self._taps.around(optimizer, "step", partial(self._step, hooks))
+
+    def _step(self, hooks: Hooks, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._step_begins(hooks)
+        result = original(*args, **kwargs)
+        self._steps()
+        return result
 
     def _step_begins(self, hooks: Hooks) -> None:
         if self.check_step is not None:
@@ -240,6 +252,7 @@ class LoopFramework:
     def close(self) -> None:
         while self._handles:
             self._handles.pop().remove()
+        self._taps.close()
 
 
 def _has_dataset(loader: Any) -> bool:

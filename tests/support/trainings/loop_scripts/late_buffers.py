@@ -1,6 +1,11 @@
-"""A buffer that the first forward pass makes, as rotary embeddings do it, and a layer that is pruned in training."""
+"""
+A buffer that the first forward pass makes, as rotary embeddings do it, a layer that is pruned in training, and an
+optimizer around another one that is none of torch's but in name.
+"""
 
 from __future__ import annotations
+
+from collections import defaultdict
 
 import torch
 from torch import nn
@@ -24,10 +29,35 @@ class Turned(nn.Module):
         return self.inner(x * self.cos[: len(x)])
 
 
+class Lookahead(torch.optim.Optimizer):
+    def __init__(self, inner):  # and no super().__init__()
+        self.inner, self.param_groups, self.defaults = inner, inner.param_groups, inner.defaults
+        self.state, self.steps = defaultdict(dict), 0
+
+    def step(self, closure=None):
+        self.inner.step(closure)
+        self.steps += 1
+        for weight in self.param_groups[0]["params"]:
+            slow = self.state[weight].setdefault("slow", weight.detach().clone())
+            if self.steps % 3 == 0:
+                slow += (weight.detach() - slow) / 2
+                weight.data.copy_(slow)
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+    def state_dict(self):
+        return {"inner": self.inner.state_dict(), "slow": list(self.state.values()), "steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.inner.load_state_dict(state["inner"])
+        self.steps = state["steps"]
+
+
 def main():
     torch.manual_seed(1)
     model = Turned()
-    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    optimizer = Lookahead(torch.optim.SGD(model.parameters(), 0.05, momentum=0.9))
     train = DataLoader(Noisy(8), 5, shuffle=True)
     loop = Loop(seed=5, local=LOCAL, model=model, optimizer=optimizer)
     for epoch in loop.epochs(6):
