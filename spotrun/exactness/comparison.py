@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from hashlib import sha256
 from typing import Any
@@ -250,17 +251,24 @@ def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
 
 def unset_places(straight: Trace, interrupted: Trace) -> set[str]:
     """
-    Return the places in global variables of the main script that the training never changes, and that the resumed
-    script has not set: the code before the training took another branch, for example because a file was there already.
+    Return the places in global variables of the main script that the training never changes, and that only one of the
+    trainings has, or that have another plain value in the resumed script: the code before the training took another
+    branch, for example because a file was there already.
     """
     begun = next(iter(straight.noted().values()), None)
     if begun is None:
         return set()
-    there = {global_of(place) for end in interrupted.ends for place in end.places or ()}
-    unset = {global_of(place) for place in begun.places} - there - {""}
     at_ends = [item for end in straight.ends for item in (end.places or {}).items()]
     changed = {global_of(place) for place, text in at_ends if begun.places.get(place) != text}
-    return {place for place in begun.places if global_of(place) in unset - changed}
+    here, there = (
+        {place: text for end in trace.ends for place, text in (end.places or {}).items()}
+        for trace in (straight, interrupted)
+    )
+    here = begun.places | here
+    sizes, others = Counter(map(global_of, here)), Counter(map(global_of, there))
+    unset = sizes.keys() ^ others.keys()
+    unset |= {name for name in sizes if sizes[name] == others[name] == 1 and here.get(name) != there.get(name)}
+    return {place for place in {**here, **there} if global_of(place) in unset - changed - {""}}
 
 
 def global_of(place: str) -> str:

@@ -30,7 +30,7 @@ class NotCompared(msgspec.Struct, frozen=True):
 
 
 VARIES = "the two trainings differ there even before any interruption"
-UNSET = "the resumed script has not set it, and the training never changes it"
+UNSET = "the code before the training sets it only at the first start, or otherwise after a resume"
 VARIES_AGAIN = "two uninterrupted runs differ there too"
 OLDER = "the trace is of an earlier spotrun"
 

@@ -435,19 +435,21 @@ def test_state_that_differs_before_any_interruption_is_named_and_not_compared() 
 def test_a_global_that_only_the_first_start_sets_and_nothing_changes_is_not_compared(
     at_end: dict[str, str], in_resumed: dict[str, str], found: str | None
 ) -> None:
-    """For example the variables of code that makes the data unless they are there."""
+    """For example the variables of code that makes the data unless they are there, or loads what they are."""
 
     def of_script(places: dict[str, str]) -> dict[str, str]:
         return {f"__main__.{name}": text for name, text in places.items()}
 
-    begun = {"buffer": "b", "buffer.size": "1", "kept": "0"}
+    begun = {"buffer": "b", "buffer.size": "1", "kept": "0", "start": "0"}
+    at_end, in_resumed = at_end | {"start": "0"}, in_resumed | {"start": "3", "loaded": "dict of 2", "loaded['a']": "1"}
     noted = ObjectsRecorded(moment="batch 1", places=of_script(begun))
     straight = Trace([noted, *whole(end=replace(WHOLE, places=of_script(at_end)), after=())])
     killed = resumed(*whole(3, end=replace(WHOLE, places=of_script(in_resumed)), after=()))
     first = first_difference(straight, killed)
     assert (None if first is None else first.name) == found
     left_out = [each.name for each in scope.not_compared({0: straight}, {0: killed}) if each.why == scope.UNSET]
-    assert left_out == (["__main__.buffer"] if found in (None, "__main__.kept") else [])
+    buffer = ["__main__.buffer"] if found in (None, "__main__.kept") else []
+    assert left_out == [*buffer, "__main__.loaded", "__main__.start"]
 
 
 def test_each_column_of_a_matrix_with_one_row_has_a_digest() -> None:
