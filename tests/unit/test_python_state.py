@@ -28,7 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD
-from torch.optim.lr_scheduler import StepLR
+from torch.optim.lr_scheduler import MultiStepLR, StepLR
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from spotrun.training.python_state import graph
@@ -128,6 +128,22 @@ def test_saved_weights_of_a_copy_have_the_same_bytes() -> None:
     for process, file in zip([first, resumed], of_each, strict=True):
         torch.save(process.net.best, file)
     assert of_each[0].getvalue() == of_each[1].getvalue()
+
+
+def test_a_schedule_keeps_the_kind_of_its_milestones() -> None:
+    """With a dict in place of the Counter, its closed form fails, and a file of its state differs."""
+
+    def process() -> Process:
+        made = Process()
+        made.script.schedule = MultiStepLR(SGD(made.net.parameters(), 0.1), [1, 1, 3])
+        return made.begun()
+
+    first = process()
+    first.script.schedule.optimizer.step()
+    first.script.schedule.step()
+    resumed = process().resumed(first.image()).script.schedule
+    assert repr(resumed.state_dict()) == repr(first.script.schedule.state_dict())
+    assert resumed._get_closed_form_lr() == first.script.schedule._get_closed_form_lr()
 
 
 def test_an_optimizer_that_another_wraps_is_left_to_it() -> None:

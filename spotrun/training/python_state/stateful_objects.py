@@ -10,7 +10,7 @@ two uses no longer share this object after a restore: the restored state contain
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from spotrun.training.python_state.arrays import array_of, bytes_of, is_storable
 from spotrun.training.python_state.values import Encoded, NotPlain, decode, encode, is_scalar, name_of
 
 DEPTH_MAX = 50
+_MAPPINGS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 
 
 class _Way(NamedTuple):
@@ -109,7 +110,10 @@ def _encoded(value: Any, depth: int) -> Encoded:
             return ("tensor", value.detach(), str(value.device))
         return ("array", bytes_of(value), value.dtype.str, tuple(value.shape))
     if isinstance(value, Mapping):
-        return ("dict", [_encoded(part, depth - 1) for pair in value.items() for part in pair])
+        kind = next((name for name, cls in _MAPPINGS.items() if type(value) is cls), "dict")
+        return (kind, [_encoded(part, depth - 1) for pair in value.items() for part in pair])
+    if type(value) is deque:
+        return ("deque", [_encoded(part, depth - 1) for part in value], value.maxlen)
     if isinstance(value, list | deque):
         return ("list", [_encoded(part, depth - 1) for part in value])
     if type(value) is set:
@@ -130,9 +134,11 @@ def _decoded(encoded: Encoded) -> Any:
             return content[0].to(content[1], copy=True)
         case "array":
             return array_of(*content)
-        case "dict":
+        case "dict" | "OrderedDict" | "Counter":
             parts = list(map(_decoded, content[0]))
-            return dict(zip(parts[::2], parts[1::2], strict=True))
+            return _MAPPINGS[kind](dict(zip(parts[::2], parts[1::2], strict=True)))
+        case "deque":
+            return deque(map(_decoded, content[0]), content[1])
         case "list" | "items" | "set":
             return {"list": list, "items": tuple, "set": set}[kind](map(_decoded, content[0]))
     return decode(encoded)
