@@ -130,6 +130,21 @@ def test_saved_weights_of_a_copy_have_the_same_bytes() -> None:
     assert of_each[0].getvalue() == of_each[1].getvalue()
 
 
+def test_attributes_of_a_container_are_restored_with_its_items() -> None:
+    """As of the many dicts whose items are attributes, too."""
+
+    def process() -> Process:
+        made = Process()
+        exec("class Config(dict):\n    pass\nCONFIG = Config(step=0)\nCONFIG.step = 0", vars(made.script))
+        return made.begun()
+
+    first = process()
+    first.script.CONFIG.step = first.script.CONFIG["step"] = 5
+    first.script.CONFIG.seen = [1]
+    resumed = process().resumed(first.image()).script.CONFIG
+    assert (resumed, resumed.step, resumed.seen) == ({"step": 5}, 5, [1])
+
+
 def test_a_schedule_keeps_the_kind_of_its_milestones() -> None:
     """With a dict in place of the Counter, its closed form fails, and a file of its state differs."""
 

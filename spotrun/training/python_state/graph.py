@@ -69,6 +69,7 @@ SEQUENCES: dict[type, str] = {
 }
 MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter", defaultdict: "defaultdict"}
 CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) - {"bytearray"}
+_FILLABLE = CONTAINERS - {"tuple", "frozenset", "namedtuple"}
 HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
 """Kinds of objects whose parts have names. The image can contain single parts of such an object."""
 LEAVES = frozenset({"array", "mapped", "masked", "tensor", "bytearray"})
@@ -98,7 +99,8 @@ class Node:
     `parts` is a dict if the parts have names (HOLDERS), and a list otherwise. For a mapping, this list contains each
     key followed by its value. `parts` is None if the walk does not enter the object.
 
-    `inner` has those parts that can contain objects, each with its path. Parts whose `id` is in `still` are unchanged,
+    `inner` has those parts that can contain objects, each with its path, and the attributes of a container whose class
+    is the script's, as one dict. Parts whose `id` is in `still` are unchanged,
     and are left out.
     """
 
@@ -110,6 +112,8 @@ class Node:
         self.value = value
         self.parts = parts
         self.inner = _named(kind, path, parts, still) if parts else []
+        if kind in _FILLABLE and type(value) not in _KINDS and hasattr(value, "__dict__"):
+            self.inner.append((vars(value), f"{path}.__dict__"))
 
     @property
     def is_closed(self) -> bool:
