@@ -145,6 +145,18 @@ def test_attributes_of_a_container_are_restored_with_its_items() -> None:
     assert (resumed, resumed.step, resumed.seen) == ({"step": 5}, 5, [1])
 
 
+def test_new_instances_with_slots_are_made_again() -> None:
+    """As the transitions of a replay memory."""
+
+    def change(process: Process) -> None:
+        process.net.held.extend([process.script.Slotted(1.0, [2]), process.script.Half()])
+        del process.net.held[1].total
+
+    one, other = carried(change, lambda: {"held": deque(maxlen=3)}).net.held
+    assert (type(one).__name__, one.total, one.seen) == ("Slotted", 1.0, [2])
+    assert (type(other).__name__, hasattr(other, "total"), other.seen) == ("Half", False, [])
+
+
 def test_a_schedule_keeps_the_kind_of_its_milestones() -> None:
     """With a dict in place of the Counter, its closed form fails, and a file of its state differs."""
 

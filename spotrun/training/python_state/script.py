@@ -21,7 +21,7 @@ INSTALLED = ("site-packages", "dist-packages")
 PYTHON = tuple(os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "platstdlib"))
 """Folders of Python's own modules. They are never the script's, even if Python is installed below the work folder."""
 OURS = __name__.partition(".")[0]
-_MARKS = ("__new__", "__del__", "__setstate__", "__slots__")
+_MARKS = ("__new__", "__del__", "__setstate__")
 """
 Special methods and attributes that affect how an instance is created or freed. spotrun creates no instance of a
 script's class that defines one of them.
