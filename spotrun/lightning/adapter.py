@@ -60,7 +60,7 @@ class LightningFramework(Position, Loaders):
         self.loss: Any = None
         self.passes_before = 0
         self.way_out = WAY_OUT
-        self.takes_whole_batches = True
+        self.takes_whole_batches = self.repeats_epoch_begins = True
 
     @cached_property
     def _loops(self) -> Loops:

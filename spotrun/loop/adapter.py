@@ -46,9 +46,10 @@ class LoopFramework:
     """
 
     name, version = "loop", __version__
-    way_out = "give Loop the same models, optimizers and data as before: the run's checkpoints fit no others"
+    way_out = "give Loop the same models, optimizers and data in each process, with all their parts before the loop"
     steps_optimizers = True
     takes_whole_batches = False
+    repeats_epoch_begins = False
     leaves_gradients = True
     averages: Mapping[str, nn.Module] = MappingProxyType({})
     base: Mapping[str, str] = MappingProxyType({})
@@ -174,10 +175,10 @@ class LoopFramework:
     ) -> None:
         self._loaded = {"asked": state[SCHEDULERS], "counters": rest["counters"]}
         self._misfit = _first_difference(rest["kinds"], self.given.kinds(), "a")
-        now = self.given.shapes()
-        both = rest["shapes"].keys() & now.keys()  # the others are in parts of the model, which are compared later
-        shapes = ({name: each[name] for name in each if name in both} for each in (rest["shapes"], now))
-        self._misfit = self._misfit or _first_difference(*shapes, "weights of shape")
+        before, now = rest["shapes"], self.given.shapes()
+        both = before.keys() & now.keys()  # the others are in parts of the model, which are compared later
+        shapes = [{name: each[name] for name in each if name in both} for each in (before, now)]
+        self._misfit = self._misfit or _first_difference(shapes[0], shapes[1], "weights of shape")
         self.step, self.batch = state[STEP], place.batch
         self._before_pass = rest.get("before_pass", {})  # snapshots of earlier versions have none
         self.epoch = place.epoch + place.epoch_ended

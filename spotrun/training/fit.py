@@ -123,7 +123,7 @@ class Fit:
         self._data = TrainingData(framework, agent, self._seed, own, self._python.knows, ranks.elastic, self._rereading)
         self._untracked = UntrackedReporter(agent, ranks, required=resume.exact == "require")
         self.how_exact = resume.exact
-        self._late = LateParts(framework.module)
+        self._late = LateParts(framework.module, repeats=framework.repeats_epoch_begins)
         self._loaders_made = 0
         self._loads_late = False
         self._started = False

@@ -69,6 +69,8 @@ class Framework(Protocol):
     """
     True if the framework gets the micro-batches of a batch at once, and not one after another as the script reads them.
     """
+    repeats_epoch_begins: bool
+    """True if a resume repeats what the script does at the beginning of each epoch, also of the earlier ones."""
     way_out: str
     """Advice for a user whose resumed training has a different model or optimizers from those in its checkpoint."""
 

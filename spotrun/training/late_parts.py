@@ -19,11 +19,14 @@ from spotrun.training.weights import class_of, kinds_of, named, without_copies
 class LateParts:
     """
     Late parts of a model. In each epoch, call `epoch_begins` before the script's start hooks, and `batch_begins` after
-    them. A part that appears between the two calls is not late.
+    them. A part that appears between the two calls is not late if a resume `repeats` the beginning of every epoch. A
+    loop of the script's own repeats only that of the epoch in which it resumes.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, repeats: bool) -> None:
         self._module = module
+        self._repeats = repeats
+        self._made_in_epoch: list[str] = []
         self._kinds: dict[str, str] = {}
         """The kind of each part that a resumed process also makes by itself, by the part's name."""
         self._before: dict[str, str] | None = None
@@ -38,6 +41,8 @@ class LateParts:
             return
         before, self._before = self._before, None
         now = kinds_of(self._module)
+        if not self._repeats:
+            self._made_in_epoch += now.keys() - before.keys()
         if not self._judges:
             self._kinds, self._judges = now, True
             return
@@ -48,13 +53,16 @@ class LateParts:
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
         Describe the parts of the model that a resume could not restore; "" if there are none. These are late parts
-        without another part of the same structure, and parts that a batch has removed or replaced.
+        without another part of the same structure, those that a loop of the script's own makes at an epoch's beginning,
+        and parts that a batch has removed or replaced.
 
         `modules` maps the name of each current part of the model to the part's kind.
         """
         if not self._judges:
             return ""
         known = self._kinds
+        if new := [name for name in self._made_in_epoch if name in modules]:
+            return f"{named(sorted(new))}, which is new"
         if new := without_copies(modules, known):
             return f"{named(new)}, which is new"
         if gone := [name for name in known if name not in modules]:

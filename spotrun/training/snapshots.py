@@ -317,7 +317,7 @@ class Snapshots:
         state = framework.dump()
         beside = weights.beside(framework.module, state.get(WEIGHTS), framework.base)
         if not place.finished and (misfit := self._late.misfit(beside["modules"])):
-            reason = f"a resume could not make the model as it is now, because a batch changed it: {misfit}"
+            reason = f"a resume could not make the model as it is now, because the training changed it: {misfit}"
             unsupported.reject(self._agent, reason, framework.way_out)
         state[weights.BESIDE] = beside
         state[KEY] = {

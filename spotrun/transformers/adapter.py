@@ -59,6 +59,7 @@ class TransformersFramework(TrainerLoop):
     loggers: Sequence[Any] = ()
     steps_optimizers = True
     takes_whole_batches = True
+    repeats_epoch_begins = True
     cycles = False
     passes_before = 0
     way_out = "train with the same script, model and arguments that made the checkpoint"

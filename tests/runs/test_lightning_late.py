@@ -99,7 +99,7 @@ def test_module_that_no_resume_could_make_is_refused_when_it_appears(zygote, tmp
     (refused,) = agent.told(Refused)
     assert (
         refused.reason
-        == f"a resume could not make the model as it is now, because a batch changed it: {COME_OR_GO[variant]}"
+        == f"a resume could not make the model as it is now, because the training changed it: {COME_OR_GO[variant]}"
     )
     assert refused.hint
     assert not [taken for taken in agent.told(SnapshotTaken) if taken.step > 8], "no checkpoint has it"

@@ -89,6 +89,14 @@ def test_two_passes_at_once_are_refused(zygote: Zygote, tmp_path: Path) -> None:
     assert "within another pass" in agent.told(Refused)[0].reason
 
 
+@pytest.mark.pattern("refused later", "own loop", text="a layer that joins the model at the beginning of an epoch")
+def test_layer_that_only_one_epoch_makes_is_refused(zygote: Zygote, tmp_path: Path) -> None:
+    """A resume in a later epoch would not make it again. One in that epoch would, with what its code sets there."""
+    agent = Agent(zygote, {"script": SCRIPT, "name": "grows"}, tmp_path, every_steps=1)
+    assert agent.attempt() == "refused"
+    assert "model.1, which is new" in agent.told(Refused)[0].reason
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -175,6 +175,7 @@ class ToyFramework:
     leaves_gradients = False
     passes_before = 0
     takes_whole_batches = True
+    repeats_epoch_begins = True
     way_out = "train with the toy of before"
     averages: Mapping[str, nn.Module] = MappingProxyType({})
     base: Mapping[str, str] = MappingProxyType({})

@@ -236,4 +236,16 @@ def counts_without_passes() -> None:
         total += 1 + epoch
 
 
+def grows() -> None:
+    grown = nn.Sequential(nn.Linear(3, 3))
+    learner = torch.optim.SGD(grown.parameters(), 0.1)
+    loop = Loop(model=grown, optimizer=learner)
+    for epoch in loop.epochs(3):
+        if epoch == 1:
+            grown.append(nn.Linear(3, 3))
+        for x in loop.batches(train):
+            grown(*x).sum().backward()
+            learner.step()
+
+
 globals()[job["name"]]()
