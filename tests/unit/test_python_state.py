@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import MultiStepLR, StepLR
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from spotrun.training.python_state import graph
 from spotrun.training.python_state.script import Script
@@ -143,6 +143,44 @@ def test_attributes_of_a_container_are_restored_with_its_items() -> None:
     first.script.CONFIG.seen = [1]
     resumed = process().resumed(first.image()).script.CONFIG
     assert (resumed, resumed.step, resumed.seen) == ({"step": 5}, 5, [1])
+
+
+def test_what_a_restore_has_made_is_carried_on_by_a_process_that_reads_further_data() -> None:
+    """The loaders that it reads after the restore lead to what the restore has made."""
+
+    class Cache(Dataset):
+        __module__ = "a_script"
+
+        def __init__(self) -> None:
+            self.kept: dict[int, torch.Tensor] = {}
+
+        def __len__(self) -> int:
+            return 1
+
+    def process() -> tuple[Process, DataLoader]:
+        made = Process()
+        made.script.Cache, data = Cache, Cache()
+        made.script.data = data
+        return made.begun(), DataLoader(data)
+
+    first, _ = process()
+    first.script.data.kept[0] = torch.ones(2)
+    resumed, loader = process()
+    resumed.state.load(first.image(), last=False)
+    resumed.state.reads(loader, "train", 0)
+    again, _ = process()
+    again.resumed(resumed.image())
+    assert again.script.data.kept[0].tolist() == [1.0, 1.0]
+
+
+def test_value_that_an_epoch_sets_and_sets_back_is_as_at_the_snapshot() -> None:
+    """The code at the epoch's beginning, which a resume repeats, has set it in both processes."""
+    first, second = Process().begun(), Process().begun()
+    for process in (first, second):
+        process.net.best, process.script.STEPS, process.script.Net.best = -1.0, 7, 5.0
+    first.net.best, first.script.STEPS = 0.0, 0
+    second.resumed(first.image())
+    assert (second.net.best, second.script.STEPS, second.script.Net.best) == (0.0, 0, 5.0)
 
 
 def test_new_instances_with_slots_are_made_again() -> None:

@@ -17,7 +17,7 @@ from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, LEAVES, Bef
 from spotrun.training.python_state.library_state import LibraryModuleState
 from spotrun.training.python_state.stateful_objects import GENERATORS
 from spotrun.training.python_state.unchanged_cache import UnchangedCandidate, UnchangedObjects
-from spotrun.training.python_state.values import same
+from spotrun.training.python_state.values import is_scalar, same
 
 STARTED = "started: "
 """
@@ -76,7 +76,7 @@ class Baseline:
     def add(self, walk: Walk) -> None:
         """Add the objects of `walk` that the baseline lacks."""
         for key, node in walk.nodes.items():
-            if key in self._known:
+            if key in self._known or key in self._ignored:
                 continue
             self._known[key] = _BaselineObject(
                 node, unchanged(node.value, self._budget) if _is_compared(node) else None
@@ -189,6 +189,24 @@ class Baseline:
         if node.kind in ("asked", "iterator"):
             return Change({})
         return None if _same_parts(known.node.parts, node.parts) else Change({})
+
+    def plain_changes(self, walk: Walk) -> Iterator[tuple[Node, dict[str, Any]]]:
+        """
+        Yield those objects of `walk` with named parts whose plain values have changed, and the values that these parts
+        had when the objects were recorded.
+        """
+        for key in walk.compared:
+            node, known = walk.nodes[key], self._known.get(key)
+            if known is None or known.node is node or node.kind not in HOLDERS:
+                continue
+            change, before = _change(known.node.parts, node.parts, node.value), known.node.parts
+            plain = {
+                name: before[name]
+                for name, part in (change.parts.items() if change is not None else ())
+                if name in before and is_scalar(part) and is_scalar(before[name])
+            }
+            if plain:
+                yield node, plain
 
     def _is_unchanged(self, key: int, *, probe: bool) -> bool:
         compare = self._known[key].unchanged

@@ -13,7 +13,7 @@ import argparse
 import sys
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, Flag
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -31,7 +31,7 @@ from spotrun.training.python_state.arrays import array_of, fill_masked, new_mask
 from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import made_like
 from spotrun.training.python_state.encoding import FACTORIES, FORMAT, METADATA
-from spotrun.training.python_state.graph import CLOSURE, FLAGS, HOLDERS, cells_of
+from spotrun.training.python_state.graph import CLOSURE, FLAGS, HOLDERS, Node, cells_of
 from spotrun.training.python_state.kept_iterator import KeptIterator
 from spotrun.training.python_state.script import Script, is_name_of_python
 
@@ -56,6 +56,10 @@ _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
 Kinds of objects that are filled after all others. An object of these kinds hashes its parts when it is filled. This
 calls methods of the parts, so the parts must be complete.
 """
+
+
+Changed = tuple[Node, dict[str, Any]]
+"""An object, and earlier values of some of its parts."""
 
 
 class _Missing(Exception):
@@ -88,17 +92,31 @@ class Restorer:
         self.lost: list[str] = []
         self.new: list[Any] = []
 
-    def load(self) -> None:
+    def load(self, changed: Iterable[Changed] = ()) -> None:
         """
-        Restore the image.
+        Restore the image. `changed` has objects whose plain values the script has changed in this process, and the
+        values that they had. Where the image lacks such a value, it is put back.
 
         Raises:
             CheckpointDamaged: the image is malformed.
         """
         try:
+            self._undo(changed)
             self._load()
         except _MALFORMED as error:
             raise CheckpointDamaged(f"the checkpoint's Python state is malformed: {error!r}") from error
+
+    def _undo(self, changed: Iterable[Changed]) -> None:
+        """
+        Put back plain values that the image lacks, because they were as at the beginning at the snapshot. The code at
+        the beginning of an epoch, which a resume repeats, may set them, and the epoch may change them back.
+        """
+        saved = {path: content["parts"] for kind, path, known, content in self._objects if known and kind in HOLDERS}
+        for node, before in changed:
+            owner = node.value if node.kind in ("class", "function") else type(node.value)
+            if node.kind == "module" or self._script.owns(owner):
+                kept = saved.get(self._baseline.path_of(node.value) or "", {})
+                _fill_holder(node.kind, node.value, {n: v for n, v in before.items() if n not in kept}, ())
 
     def _load(self) -> None:
         for number, (kind, path, known, content) in enumerate(self._objects):

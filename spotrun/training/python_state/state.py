@@ -182,7 +182,7 @@ class PythonState:
         """
         parts = self._framework.module.named_modules(prefix="module") if last else ()
         restorer = Restorer(self._script, self._baseline, image, {f"{LATE}{path}": part for path, part in parts})
-        restorer.load()
+        restorer.load(self._baseline.plain_changes(self._walk(self._baseline.before(probe=False))) if last else ())
         self._baseline.ignore(restorer.new)
         if last:
             self._news += (
