@@ -134,8 +134,8 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     if not found.resumed or not evidence.resumes:
         by_itself += f", or {_KERNELS}" if found.kind in _COMPUTED else ""
     if not found.resumed:
-        since = "the difference is before any interruption, so two runs of the script differ without spotrun too"
-        return f"{causes.seen}: {by_itself}; {since}"
+        since = "the difference is before any interruption, so two runs differ without one, too"
+        return f"{causes.seen}: {'; '.join([*_named(evidence), by_itself])}; {since}"
     named = _named(evidence)
     if not evidence.resumes:
         left = named or ["the second start found what the first start had left"]

@@ -130,15 +130,17 @@ def loggers_of(launcher: Any) -> Sequence[Any]:
 
 def counters(launcher: Any) -> dict[str, int]:
     """
-    Return the number of batches whose gradients accelerate has accumulated since the last step. Return an empty mapping
-    for Fabric, which has no such count.
+    Return the number of batches whose gradients accelerate has accumulated since the last step, and the number of its
+    own checkpoints (`save_state`), by which it names them. Return an empty mapping for Fabric, which has neither.
     """
-    return {"step": launcher.step} if launcher is not None and is_of(launcher, "accelerate") else {}
+    if launcher is None or not is_of(launcher, "accelerate"):
+        return {}
+    return {"step": launcher.step, "iteration": launcher.project_configuration.iteration}
 
 
 def load_counters(launcher: Any, saved: dict[str, int]) -> None:
     for name, value in saved.items():
-        setattr(launcher, name, value)
+        setattr(launcher.project_configuration if name == "iteration" else launcher, name, value)
 
 
 def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem]:

@@ -173,6 +173,18 @@ def test_what_a_restore_has_made_is_carried_on_by_a_process_that_reads_further_d
     assert again.script.data.kept[0].tolist() == [1.0, 1.0]
 
 
+def test_function_that_each_step_defines_again_is_not_named() -> None:
+    """As the closure of LBFGS. One that stays would be missing after a resume."""
+    process, named = Process().begun(), []
+    for _ in range(3):
+        exec("def closure(): pass", vars(process.script))
+        process.state.dump()
+        named += process.state.news()
+    assert named == []
+    process.state.dump()
+    assert [change.path for change in process.state.news()] == ["a_script.closure"]
+
+
 def test_value_that_an_epoch_sets_and_sets_back_is_as_at_the_snapshot() -> None:
     """The code at the epoch's beginning, which a resume repeats, has set it in both processes."""
     first, second = Process().begun(), Process().begun()

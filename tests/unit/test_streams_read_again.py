@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -113,6 +115,21 @@ def test_persistent_workers_keep_the_dataset_that_they_copied() -> None:
     assert again == first == [0.0, 1.0, 2.0, 3.0]
     assert state_again == state
     assert data.level == 3.0
+
+
+def test_loader_that_reads_in_a_thread_is_seen() -> None:
+    """Its thread and the step draw from the same generators, in the order in which they happen to run."""
+
+    class InThread(DataLoader):
+        def __iter__(self):
+            inner, read = super().__iter__(), SimpleQueue[Any]()
+            threading.Thread(target=lambda: [read.put(batch) for batch in (*inner, None)]).start()
+            return iter(read.get, None)
+
+    for kind, sees in ((InThread, True), (DataLoader, False)):
+        one = ExactLoader(kind(Memory([1.0, 2.0]), 1), 1, 0, lambda _: PassStart(0, 0), lambda _: False)
+        assert len([*one.proxy]) == 2
+        assert one.reads_in_thread == sees
 
 
 def test_a_place_of_an_earlier_spotrun_is_not_compared() -> None:

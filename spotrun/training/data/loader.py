@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -132,6 +133,8 @@ class ExactLoader:
         self.proxy = LoaderProxy(self._loader, self)
         self._waits = _Waits()
         self._ahead: Watch | None = None
+        self.reads_in_thread = False
+        """True if the script's loader reads its batches in a thread, which draws random numbers meanwhile."""
         self.gave_others = False
         """True if a stream, reread after a resume, returned a different batch than before the resume."""
 
@@ -268,8 +271,12 @@ class ExactLoader:
         return begun
 
     def _iterate(self) -> Iterator[Any]:
+        before = set(threading.enumerate())
         with self._worker_values.put_back() if self._worker_values is not None else nullcontext():
-            return iter(self._loader)
+            begun = iter(self._loader)
+        if self.order is None and not getattr(self._user_loader, "num_workers", 0):
+            self.reads_in_thread |= not before.issuperset(threading.enumerate())
+        return begun
 
     def _seed_pass(self, key: tuple[int, ...]) -> int:
         root = seeds.derive(self._seed, "pass", *key)

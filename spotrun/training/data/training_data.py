@@ -18,6 +18,8 @@ from spotrun.training.place import PassStart
 from spotrun.training.python_state.encoding import UntrackedChange
 from spotrun.training.session import Agent
 
+IN_THREAD = "reads in a thread, so its random numbers depend on when that runs; read with num_workers=1 instead"
+
 
 class Cycled(Protocol):
     """A loader with further data of the training, which the script reads batch by batch (`Loop.cycle`)."""
@@ -211,13 +213,18 @@ class TrainingData:
     def news(self) -> list[UntrackedChange]:
         """
         Return the problems that make a resume inexact: each change that a worker made to its copy of the dataset, each
-        that a stream's collate function made too early, and each stream that returned different batches when it was
-        reread.
+        that a stream's collate function made too early, each stream that returned different batches when it was
+        reread, and each that reads in a thread.
         """
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
             for number, one in enumerate((*self._train_loaders(), *self._beside()))
             if one.gave_others
+        ]
+        again += [
+            UntrackedChange(f"data[{number}]", f"a {type(one.loader).__name__} that {IN_THREAD}")
+            for number, one in enumerate((*self._train_loaders(), *self._beside()))
+            if one.reads_in_thread
         ]
         again += [change for one in self._train_loaders() for change in one.changed_ahead()]
         beside = [one.proxy for one in self._beside()]

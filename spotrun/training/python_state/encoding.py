@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from enum import Enum, Flag
-from types import MethodType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -92,10 +93,20 @@ class UntrackedChange(NamedTuple):
 class Encoder:
     """
     Makes an image of all objects of `walk` that differ from `baseline`. Afterwards `lost` has the changes that the
-    image does not contain.
+    image does not contain, and `functions` the new functions of the script, by `id`. A new function counts as lost if
+    the earlier image met it, too, so that it is in `functions` of that image's encoder.
     """
 
-    def __init__(self, script: Script, baseline: Baseline, walk: Walk, copies: Copies, *, probe: bool) -> None:
+    def __init__(
+        self,
+        script: Script,
+        baseline: Baseline,
+        walk: Walk,
+        copies: Copies,
+        functions: Mapping[int, object] = MappingProxyType({}),
+        *,
+        probe: bool,
+    ) -> None:
         self._script = script
         self._baseline = baseline
         self._walk = walk
@@ -107,6 +118,8 @@ class Encoder:
         self._weights: dict[object, Tensor] | None = None
         self._waiting: deque[int] = deque()
         self.lost: list[UntrackedChange] = []
+        self._earlier_functions = functions
+        self.functions: dict[int, object] = {}
         self._changes: dict[int, Change] = {}
         for key in walk.compared:
             if (change := baseline.change_of(key, walk.nodes[key], probe=probe)) is not None:
@@ -323,7 +336,7 @@ class Encoder:
                 carried[name] = self._value(part)
             else:
                 whole = False
-                if type(part) is KeptIterator or not _is_harmless(part):
+                if type(part) is KeptIterator or not (_is_harmless(part) or self._is_remade(part)):
                     self.lost.append(lost)
         return {
             "class": self._script.class_name(type(node.value)),
@@ -332,6 +345,13 @@ class Encoder:
             "gone": change.gone,
             "at": None if known else self._path_of(type(node.value)),
         }
+
+    def _is_remade(self, part: object) -> bool:
+        """Return True for a function that an earlier image did not meet: a loop may define it again in each step."""
+        if type(part) is not FunctionType:
+            return False
+        self.functions[id(part)] = part
+        return id(part) not in self._earlier_functions
 
     def _part_like(self, node: Node) -> str | None:
         if node.kind != "nn" or self._walk.module is None or self._baseline.path_of(node.value) is not None:

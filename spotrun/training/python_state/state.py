@@ -62,6 +62,7 @@ class PythonState:
         self._collate: list[tuple[object, str]] = []
         self._loaders: list[object] = []
         self._stops: dict[int, object] = {}
+        self._functions: dict[int, object] = {}
         self._copies = Copies()
         self._dumps = 0
         self._started = False
@@ -135,8 +136,8 @@ class PythonState:
         probe = self._dumps % PROBE_EVERY == 0
         self._dumps += 1
         walk = self._walk(self._baseline.before(probe=probe))
-        encoder = Encoder(self._script, self._baseline, walk, self._copies, probe=probe)
-        image = encoder.image()
+        encoder = Encoder(self._script, self._baseline, walk, self._copies, self._functions, probe=probe)
+        image, self._functions = encoder.image(), encoder.functions
         if self._started:
             self._news += [*encoder.lost, *self._surroundings.changed(), *self._unseen.changed(probe=probe)]
             self._news += self._hooks.changed(probe=probe)

@@ -64,12 +64,14 @@ def main() -> None:
                 optimizer.zero_grad()
             s.losses.append(loss.item())
             accelerator.log({"loss": loss.item()})
+            accelerator.project_configuration.iteration += 1  # as `save_state` does, which names its folder by it
             tick()
         model.eval()
         with torch.no_grad():
             s.losses.append(sum(loss_of(model, x).item() for x in loop.validation(val)))
         tick()
-    done(model=model, optimizer=optimizer, scheduler=scheduler, losses=s.losses, history=accelerator.trackers[0].rows)
+    kept = (s.losses, accelerator.trackers[0].rows, accelerator.save_iteration)
+    done(model=model, optimizer=optimizer, scheduler=scheduler, kept=kept)
 
 
 main()
