@@ -273,7 +273,7 @@ class ExactLoader:
     def _iterate(self) -> Iterator[Any]:
         before = set(threading.enumerate())
         with self._worker_values.put_back() if self._worker_values is not None else nullcontext():
-            begun = iter(self._loader)
+            begun: Iterator[Any] = iter(self._loader)
         if self.order is None and not getattr(self._user_loader, "num_workers", 0):
             self.reads_in_thread |= not before.issuperset(threading.enumerate())
         return begun

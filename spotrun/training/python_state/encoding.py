@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from enum import Enum, Flag
-from types import FunctionType, MappingProxyType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -64,6 +63,10 @@ def _is_harmless(value: object) -> bool:
     return f"{cls.__module__}.".startswith(HARMLESS)
 
 
+NewFunctions = dict[CodeType, tuple[FunctionType | None, bool]]
+"""The newest function of each code, and whether there was another one before it."""
+
+
 class UntrackedChange(NamedTuple):
     """
     A change that a resume would lose: the path of the changed object, and a description of its value. `saved` says why
@@ -93,8 +96,7 @@ class UntrackedChange(NamedTuple):
 class Encoder:
     """
     Makes an image of all objects of `walk` that differ from `baseline`. Afterwards `lost` has the changes that the
-    image does not contain, and `functions` the new functions of the script, by `id`. A new function counts as lost if
-    the earlier image met it, too, so that it is in `functions` of that image's encoder.
+    image does not contain. `functions` are the new functions that earlier images have met; the image adds its own.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class Encoder:
         baseline: Baseline,
         walk: Walk,
         copies: Copies,
-        functions: Mapping[int, object] = MappingProxyType({}),
+        functions: NewFunctions,
         *,
         probe: bool,
     ) -> None:
@@ -118,8 +120,7 @@ class Encoder:
         self._weights: dict[object, Tensor] | None = None
         self._waiting: deque[int] = deque()
         self.lost: list[UntrackedChange] = []
-        self._earlier_functions = functions
-        self.functions: dict[int, object] = {}
+        self._functions = functions
         self._changes: dict[int, Change] = {}
         for key in walk.compared:
             if (change := baseline.change_of(key, walk.nodes[key], probe=probe)) is not None:
@@ -347,11 +348,16 @@ class Encoder:
         }
 
     def _is_remade(self, part: object) -> bool:
-        """Return True for a function that an earlier image did not meet: a loop may define it again in each step."""
+        """
+        Return True for a function that no earlier image has met: a loop may define it again in each step. If another
+        function with the same code comes later, the loop does so.
+        """
         if type(part) is not FunctionType:
             return False
-        self.functions[id(part)] = part
-        return id(part) not in self._earlier_functions
+        before, is_remade = self._functions.get(part.__code__, (None, False))
+        is_new = before is not part
+        self._functions[part.__code__] = part, is_remade or (is_new and before is not None)
+        return is_new or is_remade
 
     def _part_like(self, node: Node) -> str | None:
         if node.kind != "nn" or self._walk.module is None or self._baseline.path_of(node.value) is not None:

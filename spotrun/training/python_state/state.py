@@ -15,7 +15,7 @@ from spotrun.training.hooks import Stage
 from spotrun.training.optimizer_parts import with_wrapped
 from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.copies import Copies
-from spotrun.training.python_state.encoding import Encoder, UntrackedChange
+from spotrun.training.python_state.encoding import Encoder, NewFunctions, UntrackedChange
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
 from spotrun.training.python_state.graph import Before, Walk
 from spotrun.training.python_state.inspection import CACHE
@@ -62,7 +62,7 @@ class PythonState:
         self._collate: list[tuple[object, str]] = []
         self._loaders: list[object] = []
         self._stops: dict[int, object] = {}
-        self._functions: dict[int, object] = {}
+        self._functions: NewFunctions = {}
         self._copies = Copies()
         self._dumps = 0
         self._started = False
@@ -137,7 +137,7 @@ class PythonState:
         self._dumps += 1
         walk = self._walk(self._baseline.before(probe=probe))
         encoder = Encoder(self._script, self._baseline, walk, self._copies, self._functions, probe=probe)
-        image, self._functions = encoder.image(), encoder.functions
+        image = encoder.image()
         if self._started:
             self._news += [*encoder.lost, *self._surroundings.changed(), *self._unseen.changed(probe=probe)]
             self._news += self._hooks.changed(probe=probe)
