@@ -44,7 +44,8 @@ _CAUSES = {
     ),
     DifferenceKind.DATA: _Causes(
         "the content of this batch differs",
-        "the dataset, a transform or the collate function depends on state of the script that no checkpoint holds",
+        "the dataset, a transform or the collate function depends on state of the script that no checkpoint holds, "
+        "such as a cache that a loader's worker fills",
         "the dataset, a transform or the collate function depends on the clock, on the operating system "
         "(random.SystemRandom, os.urandom), or on a separate generator",
     ),
@@ -76,10 +77,10 @@ _CAUSES = {
     ),
     DifferenceKind.WEIGHTS: _Causes(
         "each batch, learning rate and known loss is the same, but the weights differ",
-        "the loss (which is not known in a loop of your own), or what else changes the weights (a hook at the end, an "
-        "averaging callback), depends on something that no checkpoint holds",
-        "the loss is not known (training_step returns none, or the loop is your own); it would have shown the "
-        "difference earlier",
+        "a step, or what else changes the weights (a hook at the end, an averaging callback), depends on something "
+        "that no checkpoint holds; which step differs first is not known if training_step returns no loss, or the "
+        "loop is your own",
+        "a step whose loss is not known draws from a generator without a seed, or depends on the clock",
     ),
     DifferenceKind.OPTIMIZER: _Causes(
         "all steps and the weights are the same, but the optimizer's state differs",
