@@ -70,7 +70,8 @@ def not_compared(
     for rank in straight.keys() & interrupted.keys():
         one, other = straight[rank], interrupted[rank]
         found |= dict.fromkeys(varying_places(one, other).names(), VARIES)
-        found |= dict.fromkeys(sorted(set(map(global_of, unset_places(one, other)))), UNSET)
+        for name in sorted(set(map(global_of, unset_places(one, other)))):
+            found.setdefault(name, UNSET)
         for trace in (one, other):
             for record in trace.ends:
                 if record.unread is None:
