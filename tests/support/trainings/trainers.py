@@ -76,6 +76,7 @@ class Zygote:
         return json.loads((folder / "result.json").read_text())
 
     def close(self) -> None:
+        self._sock.shutdown(socket.SHUT_RDWR)  # processes that this one has forked may still hold the socket
         self._sock.close()
         self._answers.close()
         self._process.wait(20)
