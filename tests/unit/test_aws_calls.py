@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -172,6 +173,17 @@ def test_the_page_of_a_captive_portal_is_no_answer(
     monkeypatch.setattr(URLLib3Session, "send", lambda _, asked: AWSResponse(asked.url, 200, {}, Page(PORTAL)))
     with pytest.raises(CloudUnavailable):
         region.ask("look", lambda: ask(region))
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-amz-request-id": "1"}], ids=["a portal", "a store that speaks S3"])
+def test_a_bucket_is_there_if_a_store_says_so_with_the_id_of_the_request(
+    region: Region, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setattr(URLLib3Session, "send", lambda _, asked: AWSResponse(asked.url, 200, headers, Page(b"")))
+    with nullcontext() if headers else pytest.raises(CloudUnavailable):
+        region.ask("look", lambda: region.s3.head_bucket(Bucket="a-bucket"))
 
 
 FAULT = b"<!DOCTYPE html>\n<html lang=en>\n<title>500 Internal Server Error</title>\n<p>The server was unable to.</p>"
