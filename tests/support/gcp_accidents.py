@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spotrun.clouds.error_kinds import NotThere
 from spotrun.clouds.gcp.error_codes import ERRORS_BY_CODE
 from tests.support import gce_answers as answers
 from tests.support.gce_answers import Failure, Refusal
@@ -65,7 +66,7 @@ LOGINS: dict[str, Trouble] = {
     ),
     "nobody": LoggedOut(),
 }
-NOT_THERE = ("404", "reason notFound", "reason NOT_FOUND", "reason RESOURCE_NOT_FOUND")
+NOT_THERE = ("404", *(f"reason {code}" for code, (kind, *_) in ERRORS_BY_CODE.items() if issubclass(kind, NotThere)))
 """Cloud Storage says so of nothing that is there: https://cloud.google.com/storage/docs/consistency"""
 PASSING = ("403 rate", "429", "500", "502 HTML", "503", "a portal", "garbage", "a list", "lost", "hangs")
 """By themselves, and soon."""
