@@ -188,41 +188,41 @@ def _of_ends(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
         if ends[0] != ends[1]:
             yield difference(DifferenceKind.STEPS, *ends)
         return
-    varying, unset = varying_places(straight, interrupted), unset_places(straight, interrupted)
+    varying, set_before = varying_places(straight, interrupted), places_set_before(straight, interrupted)
     ends_of = [{end.fit: end for end in trace.ended} for trace in (straight, interrupted)]
     for fit in sorted(ends_of[0].keys() ^ ends_of[1].keys()):
         ends = ["ended" if fit in each else "not ended" for each in ends_of]
         yield difference(DifferenceKind.STEPS, *ends, name=f"of fit() {fit}")
     seen = set[tuple[int, DifferenceKind, str | None]]()
     for done in interrupted.ended:
-        for found in _of_end(ends_of[0][done.fit], done, varying, unset) if done.fit in ends_of[0] else ():
+        for found in _of_end(ends_of[0][done.fit], done, varying, set_before) if done.fit in ends_of[0] else ():
             if (done.fit, found.kind, found.name) not in seen:
                 seen.add((done.fit, found.kind, found.name))
                 yield found
 
 
-def _of_end(wanted: Ended, done: Ended, varying: VaryingPlaces, unset: Set[str]) -> Iterator[Difference]:
+def _of_end(wanted: Ended, done: Ended, varying: VaryingPlaces, set_before: Set[str]) -> Iterator[Difference]:
     yield from of_parts(DifferenceKind.WEIGHTS, wanted.weights, done.weights)
     yield from of_parts(DifferenceKind.OPTIMIZER, wanted.optimizer, done.optimizer)
     yield from of_parts(DifferenceKind.END_RNG, wanted.rng, done.rng)
     yield from of_parts(DifferenceKind.METRICS, wanted.metrics or {}, done.metrics or {})
-    yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying, unset))
+    yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying, set_before))
 
 
 def _steady(
-    wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces, unset: Set[str]
+    wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces, set_before: Set[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
     Return, for each of the two trainings, the content of each place that can be compared. Leave out places that vary
-    even without an interruption, places that could be inspected in only one of the trainings, and the `unset` ones. The
-    report lists them as not compared.
+    even without an interruption, places that could be inspected in only one of the trainings, and those in `set_before`
+    (`places_set_before`). The report lists them as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
         {place: text for place, text in (each.places or {}).items() if not _is_left_out(place, varying)}
         for each in (wanted, done)
     )
-    left_out = {place for place in one.keys() ^ other.keys() if place in unread} | unset
+    left_out = {place for place in one.keys() ^ other.keys() if place in unread} | set_before
     kept = [{place: text for place, text in each.items() if place not in left_out} for each in (one, other)]
     return kept[0], kept[1]
 
@@ -249,7 +249,7 @@ def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
     return VaryingPlaces(found, known)
 
 
-def unset_places(straight: Trace, interrupted: Trace) -> set[str]:
+def places_set_before(straight: Trace, interrupted: Trace) -> set[str]:
     """
     Return the places in global variables of the main script that the training never changes, and that only one of the
     trainings has, or that have another plain value in the resumed script: the code before the training took another
@@ -266,9 +266,9 @@ def unset_places(straight: Trace, interrupted: Trace) -> set[str]:
     )
     here = begun.places | here
     sizes, others = Counter(map(global_of, here)), Counter(map(global_of, there))
-    unset = sizes.keys() ^ others.keys()
-    unset |= {name for name in sizes if sizes[name] == others[name] == 1 and here.get(name) != there.get(name)}
-    return {place for place in {**here, **there} if global_of(place) in unset - changed - {""}}
+    set_before = sizes.keys() ^ others.keys()
+    set_before |= {name for name in sizes if sizes[name] == others[name] == 1 and here.get(name) != there.get(name)}
+    return {place for place in {**here, **there} if global_of(place) in set_before - changed - {""}}
 
 
 def global_of(place: str) -> str:
@@ -293,13 +293,13 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()
-    varying, unset = varying_places(straight, interrupted), unset_places(straight, interrupted)
+    varying, set_before = varying_places(straight, interrupted), places_set_before(straight, interrupted)
     seen = set[tuple[int, str | None]]()
     for number, given_now in enumerate(again or [()], 1):
         is_last = number >= len(again)
         done = given_now if is_last else tuple(each for each in given_now if isinstance(each, Evaluated))
         for place, (one, other) in enumerate(zip(wanted, done, strict=False)):
-            for found in _of_one_result(one, other, varying, unset):
+            for found in _of_one_result(one, other, varying, set_before):
                 if (place, found.name) not in seen:
                     seen.add((place, found.name))
                     yield found
@@ -308,10 +308,10 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
 
 
 def _of_one_result(
-    wanted: Evaluated | ProcessEnded, done: Evaluated | ProcessEnded, varying: VaryingPlaces, unset: Set[str]
+    wanted: Evaluated | ProcessEnded, done: Evaluated | ProcessEnded, varying: VaryingPlaces, set_before: Set[str]
 ) -> Iterator[Difference]:
     if isinstance(wanted, ProcessEnded) and isinstance(done, ProcessEnded):
-        yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying, unset))
+        yield from of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying, set_before))
     elif isinstance(wanted, Evaluated) and isinstance(done, Evaluated) and wanted.stage == done.stage:
         one, other = (each.metrics | _predicted(each) for each in (wanted, done))
         yield from of_parts(DifferenceKind.RESULTS, one, other, where=f"{wanted.stage}()")

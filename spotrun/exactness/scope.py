@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from spotrun.exactness.comparison import global_of, unset_places, varying_names, varying_places
+from spotrun.exactness.comparison import global_of, places_set_before, varying_names, varying_places
 from spotrun.exactness.difference import DifferenceKind
 from spotrun.exactness.trace import Evaluated, ProcessEnded, Trace, Validated
 
@@ -30,7 +30,7 @@ class NotCompared(msgspec.Struct, frozen=True):
 
 
 VARIES = "the two trainings differ there even before any interruption"
-UNSET = "the code before the training sets it only at the first start, or otherwise after a resume"
+SET_BEFORE = "the code before the training sets it only at the first start, or otherwise after a resume"
 VARIES_AGAIN = "two uninterrupted runs differ there too"
 OLDER = "the trace is of an earlier spotrun"
 
@@ -70,8 +70,8 @@ def not_compared(
     for rank in straight.keys() & interrupted.keys():
         one, other = straight[rank], interrupted[rank]
         found |= dict.fromkeys(varying_places(one, other).names(), VARIES)
-        for name in sorted(set(map(global_of, unset_places(one, other)))):
-            found.setdefault(name, UNSET)
+        for name in sorted(set(map(global_of, places_set_before(one, other)))):
+            found.setdefault(name, SET_BEFORE)
         for trace in (one, other):
             for record in trace.ends:
                 if record.unread is None:

@@ -447,7 +447,7 @@ def test_a_global_that_only_the_first_start_sets_and_nothing_changes_is_not_comp
     killed = resumed(*whole(3, end=replace(WHOLE, places=of_script(in_resumed)), after=()))
     first = first_difference(straight, killed)
     assert (None if first is None else first.name) == found
-    left_out = [each.name for each in scope.not_compared({0: straight}, {0: killed}) if each.why == scope.UNSET]
+    left_out = [each.name for each in scope.not_compared({0: straight}, {0: killed}) if each.why == scope.SET_BEFORE]
     buffer = ["__main__.buffer"] if found in (None, "__main__.kept") else []
     assert left_out == [*buffer, "__main__.loaded", "__main__.start"]
 
